@@ -66,7 +66,7 @@ def recommended(style: str, dataset: str) -> dict[str, Any]:
         # Small greedy models with short answers: sampling would only add noise to what the pocket system shows.
         return {
             "num_recursive_rounds": (_POCKET[dataset],),
-            "latent_length": (24,),
+            "latent_length": (16,),  # what the links were trained with
             "batch_size": 50,
             "do_sample": False,
             "max_new_tokens": 64,

@@ -90,9 +90,7 @@ def fit_link(link: InnerLink | OuterLink, x: Tensor, y: Tensor, penalties: Seque
     return Fit(len(x), penalty, r2, float(cosine))
 
 
-def _affine(
-    x: Tensor, y: Tensor, penalties: Sequence[float], bias: bool
-) -> tuple[Tensor, Tensor, float, float]:
+def _affine(x: Tensor, y: Tensor, penalties: Sequence[float], bias: bool) -> tuple[Tensor, Tensor, float, float]:
     """Matrix, bias, penalty, R². A map without bias keeps its direction at any scale of x."""
     middle_x, middle_y = (x.mean(0), y.mean(0)) if bias else (torch.zeros_like(x[0]), torch.zeros_like(y[0]))
     matrix, penalty, r2 = ridge(x - middle_x, y - middle_y, penalties)

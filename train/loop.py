@@ -107,7 +107,9 @@ class DataOrder:
 
     def __init__(self, rows: Sequence[int], batch: int, seed: int, shuffle: bool) -> None:
         if len(rows) < batch:
-            raise InputError(f"--batch_size: a step takes {batch} rows, but there are only {len(rows)} to train on; lower it")
+            raise InputError(
+                f"--batch_size: a step takes {batch} rows, but there are only {len(rows)} to train on; lower it"
+            )
         self.rows, self.batch, self.seed, self.shuffle = list(rows), batch, seed, shuffle
         self.steps_per_epoch = len(self.rows) // batch
         self._epoch: tuple[int, list[int]] = (-1, [])
@@ -297,7 +299,9 @@ class Loop:
     def _log(self, line: Mapping[str, Any]) -> None:
         if not self.main:
             return
-        shown = " ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in line.items() if _headline(k))
+        shown = " ".join(
+            f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in line.items() if _headline(k)
+        )
         tqdm.write(shown)
         if self.settings.save_dir is not None:
             with (self.settings.save_dir / METRICS_FILE).open("a", encoding="utf-8") as file:
@@ -387,7 +391,9 @@ def _read_state(path: Path) -> dict[str, Any]:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as err:  # torch raises many unrelated kinds for a file that is not its own or cut short
-        raise InputError(f"{path}: cannot be read ({type(err).__name__}); delete its folder to resume from an earlier one") from err
+        raise InputError(
+            f"{path}: cannot be read ({type(err).__name__}); delete its folder to resume from an earlier one"
+        ) from err
 
 
 def _check_same(old: Mapping[str, Any], settings: LoopSettings, checkpoint: Path) -> None:
@@ -395,7 +401,9 @@ def _check_same(old: Mapping[str, Any], settings: LoopSettings, checkpoint: Path
     changed = [k for k in sorted(old.keys() | new.keys()) if k not in settings.free and old.get(k) != new.get(k)]
     if changed:
         told = "; ".join(f"{k} was {old.get(k)!r}, is {new.get(k)!r}" for k in changed)
-        raise InputError(f"--resume 1: {checkpoint} belongs to a run with other settings ({told}); use the old ones or another --save_dir")
+        raise InputError(
+            f"--resume 1: {checkpoint} belongs to a run with other settings ({told}); use the old ones or another --save_dir"
+        )
 
 
 def _trim_metrics(path: Path, step: int) -> None:

@@ -23,9 +23,19 @@ from train.loop import LoopSettings
 # Settings that change nothing in the trained weights: a resumed run may have others.
 FREE = frozenset(
     {
-        "save_dir", "log_every", "save_steps", "eval_every", "eval_num_samples", "eval_max_new_tokens", "resume", "save_base",
-        "save_format", "device", "log_grad_norm", "cache_dir",
-    }  # fmt: skip
+        "save_dir",
+        "log_every",
+        "save_steps",
+        "eval_every",
+        "eval_num_samples",
+        "eval_max_new_tokens",
+        "resume",
+        "save_base",
+        "save_format",
+        "device",
+        "log_grad_norm",
+        "cache_dir",
+    }
 )
 
 
@@ -33,7 +43,9 @@ class Parser(argparse.ArgumentParser):
     """A parser that takes no abbreviations and whose errors are one sentence, as all others."""
 
     def __init__(self, description: str | None) -> None:
-        super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+        super().__init__(
+            description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        )
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message.removeprefix('argument ')} (see --help)")
@@ -54,7 +66,9 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--num_samples", type=int, default=-1, help="use the first N rows (-1: all)")
     data.add_argument("--shuffle", type=switch, default=True, help="1: a new order in every epoch; 0: the file's order")
     data.add_argument("--mas_task", choices=FAMILIES, default="math", help="task family of rows without `task_family`")
-    data.add_argument("--enable_thinking", type=switch, default=False, help="passed to chat templates that have the switch")
+    data.add_argument(
+        "--enable_thinking", type=switch, default=False, help="passed to chat templates that have the switch"
+    )
     data.add_argument("--prompts", default=None, help="YAML file that replaces prompts of the style")
     steps = parser.add_argument_group("optimisation")
     steps.add_argument("--num_train_epochs", type=float, default=1, help="used if --max_steps is 0 or less")
@@ -88,7 +102,9 @@ def check_common(args: argparse.Namespace) -> None:
         if getattr(args, name) < 0:
             raise InputError(f"--{name} {getattr(args, name)}: expected 0 or more")
     if args.max_steps <= 0 and args.num_train_epochs <= 0:
-        raise InputError(f"--max_steps {args.max_steps} with --num_train_epochs {args.num_train_epochs}: nothing to train")
+        raise InputError(
+            f"--max_steps {args.max_steps} with --num_train_epochs {args.num_train_epochs}: nothing to train"
+        )
     if args.num_samples == 0 or args.num_samples < -1:
         raise InputError(f"--num_samples {args.num_samples}: expected -1 (all) or at least 1")
     if args.eval_dataset and args.eval_fraction:
@@ -103,7 +119,9 @@ def check_common(args: argparse.Namespace) -> None:
 
 def read_data(args: argparse.Namespace) -> tuple[list[Row], list[Row]]:
     """Training rows and rows of `--eval_dataset` (empty without it)."""
-    rows = load_rows(args.dataset_name, args.dataset_split, args.dataset_json_field, args.num_samples, args.dataset_config)
+    rows = load_rows(
+        args.dataset_name, args.dataset_split, args.dataset_json_field, args.num_samples, args.dataset_config
+    )
     if not args.eval_dataset:
         return rows, []
     return rows, load_rows(args.eval_dataset, args.dataset_split, args.dataset_json_field, config=args.dataset_config)

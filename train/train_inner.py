@@ -53,16 +53,29 @@ def make_parser() -> argparse.ArgumentParser:
     parser = Parser(__doc__)
     parser.add_argument("--model_name_or_path", default=None, help="base model (default: the role's own, by --style)")
     parser.add_argument("--dataset_name", default="openai/gsm8k", help="hub id, or local .json / .jsonl file")
-    parser.add_argument("--dataset_json_field", default=None, help='field of a .json file that holds the rows (default: "data")')
+    parser.add_argument(
+        "--dataset_json_field", default=None, help='field of a .json file that holds the rows (default: "data")'
+    )
     parser.add_argument("--text_field", default=None, help="without --mas_role: column of plain text")
     parser.add_argument("--save_dir", default=None, help="without it nothing is saved")
     role = parser.add_argument_group("role")
-    role.add_argument("--style", default=None, help="a style's name or .yaml file (default: a released one of --mas_design)")
+    role.add_argument(
+        "--style", default=None, help="a style's name or .yaml file (default: a released one of --mas_design)"
+    )
     role.add_argument("--mas_role", default=None, help="role of the style, by its name or its training name")
-    role.add_argument("--mas_design", default=None, help="sequential, hie, distill, deliberation, or a user's (default: sequential, or the style's)")
+    role.add_argument(
+        "--mas_design",
+        default=None,
+        help="sequential, hie, distill, deliberation, or a user's (default: sequential, or the style's)",
+    )
     add_common(parser)
     parser.add_argument("--max_length", type=int, default=2048, help="tokens of prompt and target, cut at the end")
-    parser.add_argument("--grad_accum_steps", type=int, default=1, help="batches of a step; equals one batch of that many times the rows")
+    parser.add_argument(
+        "--grad_accum_steps",
+        type=int,
+        default=1,
+        help="batches of a step; equals one batch of that many times the rows",
+    )
     link = parser.add_argument_group("link")
     link.add_argument("--adapter_lr", type=float, default=5e-4)
     link.add_argument("--adapter_type", default=DEFAULT_INNER, help=", ".join(INNER_TYPES))
@@ -70,9 +83,18 @@ def make_parser() -> argparse.ArgumentParser:
     link.add_argument("--adapter_mse_weight", type=float, default=0.0)
     link.add_argument("--adapter_dtype", default="float32", help="of the trained link")
     link.add_argument("--dtype", default="auto", help="of the frozen model")
-    link.add_argument("--inner_init", choices=("default", "ridge"), default="default", help="ridge: least-squares map over the first rows")
-    link.add_argument("--match_norm", type=switch, default=False, help="1: start with the embeddings' norm at the output")
-    link.add_argument("--load_dir", default=None, help="directory of a link to start from (and of its model, if it holds one)")
+    link.add_argument(
+        "--inner_init",
+        choices=("default", "ridge"),
+        default="default",
+        help="ridge: least-squares map over the first rows",
+    )
+    link.add_argument(
+        "--match_norm", type=switch, default=False, help="1: start with the embeddings' norm at the output"
+    )
+    link.add_argument(
+        "--load_dir", default=None, help="directory of a link to start from (and of its model, if it holds one)"
+    )
     link.add_argument("--save_base", type=switch, default=False, help="1: save the base model beside the link")
     return parser
 
@@ -84,17 +106,24 @@ def read_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         if getattr(args, name) < least:
             raise InputError(f"--{name} {getattr(args, name)}: expected at least {least}")
     args.adapter_type = canonical_inner(args.adapter_type, "--adapter_type")
-    if min(args.adapter_cos_weight, args.adapter_mse_weight) < 0 or args.adapter_cos_weight + args.adapter_mse_weight == 0:
+    if (
+        min(args.adapter_cos_weight, args.adapter_mse_weight) < 0
+        or args.adapter_cos_weight + args.adapter_mse_weight == 0
+    ):
         raise InputError(
             f"--adapter_cos_weight {args.adapter_cos_weight:g} and --adapter_mse_weight {args.adapter_mse_weight:g}: "
             "expected 0 or more, and not both 0"
         )
     if args.match_norm and not INNER_TYPES[args.adapter_type].norm:
-        raise InputError(f"--match_norm 1: {args.adapter_type} has no output norm to scale; use ln_res_adapter or leave it out")
+        raise InputError(
+            f"--match_norm 1: {args.adapter_type} has no output norm to scale; use ln_res_adapter or leave it out"
+        )
     if args.load_dir and (args.inner_init != "default" or args.match_norm):
         raise InputError("--load_dir with --inner_init or --match_norm: the link starts from one of them")
     if args.inner_init == "ridge" and args.match_norm:
-        raise InputError("--inner_init ridge with --match_norm 1: the ridge start has the embeddings' scale already; leave one out")
+        raise InputError(
+            "--inner_init ridge with --match_norm 1: the ridge start has the embeddings' scale already; leave one out"
+        )
     if args.mas_role is None:
         for name in ("style", "mas_design", "prompts"):
             if getattr(args, name):
@@ -118,7 +147,9 @@ def pick_style(args: argparse.Namespace) -> Style:
     found = [style for style in map(load_style, list_styles()) if style.design == design and "/" in style.outer_repo]
     found = [style for style in found if not Path(style.outer_repo).is_absolute()]
     if not found:
-        raise InputError(f"--mas_design {design}: no style of this design; give --style (one of {', '.join(list_styles())}, or a file)")
+        raise InputError(
+            f"--mas_design {design}: no style of this design; give --style (one of {', '.join(list_styles())}, or a file)"
+        )
     return load_style(found[0].name, prompts=args.prompts)
 
 
@@ -135,12 +166,19 @@ def resolve_model(style: Style, role: Role, args: argparse.Namespace) -> Resolve
     one = replace(role, model=model or role.model, repo=args.load_dir or model or role.model)
     common: dict[str, Any] = {"task": args.mas_task, "cache_dir": args.cache_dir, "outer": False, "weights": False}
     found = resolve(
-        replace(style, roles=(one,), links=()), inner=bool(args.load_dir), trust_remote_code=args.trust_remote_code, **common
+        replace(style, roles=(one,), links=()),
+        inner=bool(args.load_dir),
+        trust_remote_code=args.trust_remote_code,
+        **common,
     )
     if model and args.load_dir:
         # A model that is named wins over one that lies beside the link.
-        base = resolve(replace(style, roles=(replace(one, repo=model),), links=()), inner=False, **common).roles[role.name]
-        found = replace(found, roles={role.name: replace(found.roles[role.name], model=base.model, base_id=base.base_id)})
+        base = resolve(replace(style, roles=(replace(one, repo=model),), links=()), inner=False, **common).roles[
+            role.name
+        ]
+        found = replace(
+            found, roles={role.name: replace(found.roles[role.name], model=base.model, base_id=base.base_id)}
+        )
     fetch_weights(found)
     return found
 
@@ -171,7 +209,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     width = model.get_input_embeddings().weight.shape[1]
     link = loaded.get(role.name) or InnerLink(width, args.adapter_type)
     if link.link_type != args.adapter_type:
-        raise InputError(f"--load_dir {args.load_dir}: its link is of type {link.link_type}, but --adapter_type is {args.adapter_type}")
+        raise InputError(
+            f"--load_dir {args.load_dir}: its link is of type {link.link_type}, but --adapter_type is {args.adapter_type}"
+        )
     link = link.to(device, dtype).requires_grad_(True)
     agent = Agent(role, model, tokenizer, link, device)
 

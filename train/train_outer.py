@@ -28,7 +28,6 @@ from inference.mas.errors import InputError, exit_on_input_error
 from inference.mas.links import DEFAULT_OUTER, canonical_outer
 from inference.mas.lm_loading import pick_dtype
 from inference.mas.styles import Style, load_style
-from inference.tools.errors import DataError
 from train.data.texts import build_examples
 from train.loop import Loop, check_save_dir
 from train.options import (
@@ -60,22 +59,33 @@ def make_parser(style: Style) -> argparse.ArgumentParser:
     parser.add_argument("--save_dir", required=True)
     add_common(parser)
     parser.add_argument("--outer_lr", type=float, default=5e-4)
-    parser.add_argument("--micro_batch_size", type=int, default=0, help="rows run at once (0: --batch_size); memory against speed")
+    parser.add_argument(
+        "--micro_batch_size", type=int, default=0, help="rows run at once (0: --batch_size); memory against speed"
+    )
     outer = parser.add_argument_group("objective")
     outer.add_argument("--num_recursive_rounds", type=int, default=3)
     outer.add_argument("--latent_source", choices=("teacher", "rollout"), default="teacher")
-    outer.add_argument("--latent_steps", type=int, default=32, help="steps of rollouts, in training (rollout) and for held-out accuracy")
+    outer.add_argument(
+        "--latent_steps",
+        type=int,
+        default=32,
+        help="steps of rollouts, in training (rollout) and for held-out accuracy",
+    )
     outer.add_argument("--max_latent_tokens", type=int, default=80, help="teacher: gold positions sent")
     outer.add_argument("--max_length", type=int, default=4096, help="positions of prompt, messages and target")
     outer.add_argument("--supervise_final_only", type=switch, default=True)
     outer.add_argument("--non_last_loss_weight", type=float, default=0.1)
-    outer.add_argument("--role_loss_weight", type=float, default=0.0, help="weight of other roles' cross-entropy, given their messages")
+    outer.add_argument(
+        "--role_loss_weight", type=float, default=0.0, help="weight of other roles' cross-entropy, given their messages"
+    )
     outer.add_argument("--gradient_checkpointing", type=switch, default=True, help="less memory, one more forward")
     outer.add_argument("--log_grad_norm", type=switch, default=True, help="log gradient norms by link and round")
     outer.add_argument("--eval_num_samples", type=int, default=64, help="held-out rows answered for accuracy (0: none)")
     outer.add_argument("--eval_max_new_tokens", type=int, default=512)
     links = parser.add_argument_group("models and links")
-    links.add_argument("--outer_init", choices=("default", "vocab"), default="default", help="vocab: fitted to shared token strings")
+    links.add_argument(
+        "--outer_init", choices=("default", "vocab"), default="default", help="vocab: fitted to shared token strings"
+    )
     links.add_argument("--load_dir", default=None, help="outer links to start from")
     links.add_argument("--outer_adapter_type", default=DEFAULT_OUTER)
     links.add_argument("--dtype", default="auto", help="of the frozen models")
@@ -83,8 +93,12 @@ def make_parser(style: Style) -> argparse.ArgumentParser:
     for link in style.links:
         links.add_argument(f"--{link.key}_type", default=None, help=f"{link.source} to {link.target}")
     for role in style.roles:
-        links.add_argument(f"--{role.flag}_model_name_or_path", default=None, help=f"{role.name}: {portable(role.model)}")
-        links.add_argument(f"--{role.flag}_inner_aligner_path", default=None, help=f"{role.name}: {portable(role.repo)}")
+        links.add_argument(
+            f"--{role.flag}_model_name_or_path", default=None, help=f"{role.name}: {portable(role.model)}"
+        )
+        links.add_argument(
+            f"--{role.flag}_inner_aligner_path", default=None, help=f"{role.name}: {portable(role.repo)}"
+        )
     return parser
 
 
@@ -229,7 +243,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         },
         **{link.key: describe_link(link.key, style, types, fits, args) for link in style.links},
         "latents": f"{args.latent_source}, "
-        + (f"first {args.max_latent_tokens} gold positions" if args.latent_source == "teacher" else f"{args.latent_steps} steps"),
+        + (
+            f"first {args.max_latent_tokens} gold positions"
+            if args.latent_source == "teacher"
+            else f"{args.latent_steps} steps"
+        ),
         "loss": f"{speaker}"
         + ("" if args.supervise_final_only else f" + {args.non_last_loss_weight:g} x its earlier rounds")
         + (f" + {args.role_loss_weight:g} x other roles" if args.role_loss_weight else ""),
@@ -261,10 +279,14 @@ def describe_link(key: str, style: Style, types: dict[str, str], fits: dict[str,
     start = f"from {args.load_dir}" if args.load_dir else "random start"
     if key in fits:
         fit = fits[key]
-        start = f"fitted to {fit.shared} shared token strings (R² {fit.fit.r2_left_out:.2f}, cosine {fit.fit.cosine:.2f})"
+        start = (
+            f"fitted to {fit.shared} shared token strings (R² {fit.fit.r2_left_out:.2f}, cosine {fit.fit.cosine:.2f})"
+        )
     idle = style.is_feedback(link) and args.num_recursive_rounds == 1
-    return f"{link.source} -> {link.target}, {types[key]}, {start}" + (", unused in one round: stays as it is" if idle else "")
+    return f"{link.source} -> {link.target}, {types[key]}, {start}" + (
+        ", unused in one round: stays as it is" if idle else ""
+    )
 
 
 if __name__ == "__main__":
-    exit_on_input_error(main, DataError)
+    exit_on_input_error(main)

@@ -17,7 +17,11 @@ from train.outer.unroll import UnrollSettings
 EXAMPLES = [
     Example(
         Question(f"What is {a} and {b}?" + " Think well." * (index % 3), id=str(index)),
-        {"planner": f"add {a} to {b}" + " now" * index, "critic": f"the sum of {a} and {b}", "solver": f"\\boxed{{{a + b}}}"},
+        {
+            "planner": f"add {a} to {b}" + " now" * index,
+            "critic": f"the sum of {a} and {b}",
+            "solver": f"\\boxed{{{a + b}}}",
+        },
     )
     for index, (a, b) in enumerate([(1, 2), (30, 4), (5, 66), (7, 8)])
 ]
@@ -53,7 +57,11 @@ def outer_task(system, examples=EXAMPLES, *, non_last=0.1, max_length=4096, **ch
 def naive_states(agent: Agent, batch: Batch) -> Tensor:
     """Hidden states by the full model, all layers kept."""
     out = agent.model(
-        inputs_embeds=batch.embeds, attention_mask=batch.mask, position_ids=batch.positions, output_hidden_states=True, use_cache=False
+        inputs_embeds=batch.embeds,
+        attention_mask=batch.mask,
+        position_ids=batch.positions,
+        output_hidden_states=True,
+        use_cache=False,
     )
     return out.hidden_states[-1]
 

@@ -11,7 +11,10 @@ from inference.mas.styles import load_style
 from train.data.rows import fingerprint, load_rows
 from train.data.texts import build_examples, split_heldout
 
-ROWS = [{"question": "1+1?", "plan": "add", "refined_plan": "add well", "answer": "\\boxed{2}"}, {"question": "2+2?", "answer": "4"}]
+ROWS = [
+    {"question": "1+1?", "plan": "add", "refined_plan": "add well", "answer": "\\boxed{2}"},
+    {"question": "2+2?", "answer": "4"},
+]
 STYLE = load_style("sequential_light")
 ROLES = ["planner", "critic", "solver"]
 

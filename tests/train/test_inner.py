@@ -98,7 +98,9 @@ def test_row_that_is_not_finite_is_left_out(agent):
 
 
 def test_plain_question_rows_count_up_to_the_final_marker(agent):
-    rows = PlainRows([{"question": "1+1?", "answer": "It is 2.\n#### 2"}, {"question": "", "answer": "x"}], None, "rows")
+    rows = PlainRows(
+        [{"question": "1+1?", "answer": "It is 2.\n#### 2"}, {"question": "", "answer": "x"}], None, "rows"
+    )
     assert rows.dropped == 1
     tokens = rows.tokens(agent.tokenizer, 0, False)
     counted = agent.tokenizer.decode(tokens.target[: tokens.scored])
@@ -117,7 +119,9 @@ def test_plain_text_predicts_every_token_but_the_first(agent):
 
 
 def test_ridge_start_beats_random_and_keeps_the_embeddings_norm(agent):
-    items = [role_tokens(STYLE, "critic", agent.tokenizer, e, texts=upstream_texts(STYLE, "critic", e)) for e in EXAMPLES]
+    items = [
+        role_tokens(STYLE, "critic", agent.tokenizer, e, texts=upstream_texts(STYLE, "critic", e)) for e in EXAMPLES
+    ]
     task = inner_task(agent, items)
     before = task.outcome(range(4))
     fit = task.fit()

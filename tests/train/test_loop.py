@@ -38,12 +38,16 @@ def inner_task():
     agent = make_agent(STYLE, "critic", "llama", width=48)
     agent.model.double()
     agent.inner_link.double()
-    items = [role_tokens(STYLE, "critic", agent.tokenizer, e, texts=upstream_texts(STYLE, "critic", e)) for e in EXAMPLES]
+    items = [
+        role_tokens(STYLE, "critic", agent.tokenizer, e, texts=upstream_texts(STYLE, "critic", e)) for e in EXAMPLES
+    ]
     return InnerTask(agent, items.__getitem__, range(4), [], InnerSettings(1.0, 0.1, 2), lambda folder: None)
 
 
 def weights(task):
-    return {f"{key}.{name}": p.detach().clone() for key, link in task.links.items() for name, p in link.named_parameters()}
+    return {
+        f"{key}.{name}": p.detach().clone() for key, link in task.links.items() for name, p in link.named_parameters()
+    }
 
 
 @pytest.mark.parametrize("kind", ["inner", "outer"])
@@ -72,11 +76,18 @@ def test_learning_rate():
 def test_order_is_a_function_of_seed_and_step():
     order = DataOrder(range(10), 3, seed=5, shuffle=True)
     steps = [order.step(step) for step in range(9)]
-    assert all(len({row for step in steps[i : i + 3] for row in step}) == 9 for i in (0, 3, 6)), "no row twice in an epoch"
+    assert all(len({row for step in steps[i : i + 3] for row in step}) == 9 for i in (0, 3, 6)), (
+        "no row twice in an epoch"
+    )
     assert steps[0:3] != steps[3:6]
     assert DataOrder(range(10), 3, seed=5, shuffle=True).step(7) == steps[7]
     assert DataOrder(range(10), 3, seed=6, shuffle=True).step(7) != steps[7]
-    assert [DataOrder(range(6), 2, seed=5, shuffle=False).step(step) for step in range(4)] == [[0, 1], [2, 3], [4, 5], [0, 1]]
+    assert [DataOrder(range(6), 2, seed=5, shuffle=False).step(step) for step in range(4)] == [
+        [0, 1],
+        [2, 3],
+        [4, 5],
+        [0, 1],
+    ]
     with pytest.raises(InputError, match="takes 11 rows, but there are only 10"):
         DataOrder(range(10), 11, seed=5, shuffle=True)
 
@@ -143,7 +154,11 @@ def test_resumed_run_equals_unbroken_run(tmp_path, stop_at):
     assert all(torch.equal(value, weights(resumed)[name]) for name, value in weights(whole).items())
     assert {k: v for k, v in found.items() if k != "seconds"} == {k: v for k, v in expected.items() if k != "seconds"}
     assert lines(tmp_path / "broken") == lines(tmp_path / "whole")
-    assert sorted(p.name for p in (tmp_path / "broken").glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-6", "checkpoint-9"]
+    assert sorted(p.name for p in (tmp_path / "broken").glob("checkpoint-*")) == [
+        "checkpoint-3",
+        "checkpoint-6",
+        "checkpoint-9",
+    ]
 
 
 def test_resume_with_other_settings_names_them(tmp_path):

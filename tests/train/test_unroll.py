@@ -61,7 +61,11 @@ def test_every_link_learns_from_two_rounds(system, latent_source):
     task = outer_task(system, latent_source=latent_source, rounds=2)
     task.outcome(ROWS).total.backward()
     found = gradients(system)
-    assert {name.split(".")[0] for name, grad in found.items() if grad.abs().max() > 0} == {"outer_12", "outer_23", "outer_31"}
+    assert {name.split(".")[0] for name, grad in found.items() if grad.abs().max() > 0} == {
+        "outer_12",
+        "outer_23",
+        "outer_31",
+    }
 
 
 def test_feedback_link_gets_nothing_in_one_round(system):
@@ -167,7 +171,8 @@ def test_gradient_norms_by_round_add_up_to_the_links(system):
     outcome.total.backward()
     norms = task.probed(outcome.weight)
     assert set(norms) == {
-        f"grad_norm/{key}/round_{r}" for key, r in [("outer_12", 1), ("outer_12", 2), ("outer_23", 1), ("outer_23", 2), ("outer_31", 1)]
+        f"grad_norm/{key}/round_{r}"
+        for key, r in [("outer_12", 1), ("outer_12", 2), ("outer_23", 1), ("outer_23", 2), ("outer_31", 1)]
     }
     found = gradients(system)
     # The feedback link is used once, so its one round has all of its gradient.
@@ -189,7 +194,13 @@ def test_rounds_with_a_text_of_their_own(system):
 
 @pytest.mark.parametrize(
     ("max_length", "expected"),
-    [(12, [[1, 2, 3], Slot("A"), [4, 5]]), (11, [[2, 3], Slot("A"), [4, 5]]), (8, [Slot("A"), [5]]), (7, None), (2, None)],
+    [
+        (12, [[1, 2, 3], Slot("A"), [4, 5]]),
+        (11, [[2, 3], Slot("A"), [4, 5]]),
+        (8, [Slot("A"), [5]]),
+        (7, None),
+        (2, None),
+    ],
 )
 def test_cutting_spares_messages_and_targets(max_length, expected):
     tokens = Tokens([[1, 2, 3], Slot("A"), [4, 5]], [8, 9, 9])
@@ -208,5 +219,3 @@ def test_cut_and_unfit_rows_are_counted(system):
     tight = outer_task(system, latent_source="rollout", max_length=4)
     outcome = tight.outcome(ROWS)
     assert outcome.total is None and outcome.skipped == len(EXAMPLES) and len(tight.unfit_rows) == len(EXAMPLES)
-
-

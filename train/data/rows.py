@@ -1,9 +1,9 @@
 """Training rows: from the hub or from a local file, as a list of dictionaries.
 
-    load_rows("RecursiveMAS/Sequential-Math")            # a hub data set, split "train"
-    load_rows("my_rows.json")                            # {"data": [row, ...]} or a bare list
-    load_rows("my_rows.json", json_field="train")        # {"train": [row, ...]}
-    load_rows("my_rows.jsonl")                           # one row a line
+load_rows("RecursiveMAS/Sequential-Math")            # a hub data set, split "train"
+load_rows("my_rows.json")                            # {"data": [row, ...]} or a bare list
+load_rows("my_rows.json", json_field="train")        # {"train": [row, ...]}
+load_rows("my_rows.jsonl")                           # one row a line
 """
 
 from __future__ import annotations

@@ -21,7 +21,9 @@ class Example:
 
     question: Question
     texts: Mapping[str, str]  # role -> gold text
-    round_texts: Mapping[tuple[str, int], str] = field(default_factory=dict)  # (role, round) -> text of that round alone
+    round_texts: Mapping[tuple[str, int], str] = field(
+        default_factory=dict
+    )  # (role, round) -> text of that round alone
 
     def text(self, role: str, round_index: int = 1) -> str:
         """The gold text of a role in a round."""
@@ -108,7 +110,9 @@ def split_heldout(count: int, fraction: float, seed: int) -> tuple[list[int], li
         raise InputError(f"--eval_fraction {fraction}: expected a share from 0 to below 1")
     wanted = round(count * fraction)
     if fraction > 0 and not 0 < wanted < count:
-        raise InputError(f"--eval_fraction {fraction}: holds out {wanted} of {count} rows; expected at least 1 on each side")
+        raise InputError(
+            f"--eval_fraction {fraction}: holds out {wanted} of {count} rows; expected at least 1 on each side"
+        )
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
     held = set(order[:wanted])
     return [i for i in range(count) if i not in held], sorted(held)

@@ -91,7 +91,10 @@ class InnerTask:
             bad = set(places[~torch.isfinite(total.detach())].tolist())
             if not bad:
                 positions = len(total)
-                sums = {"cosine_loss": (cosine.detach().sum(), positions), "mse_loss": (square.detach().sum(), positions)}
+                sums = {
+                    "cosine_loss": (cosine.detach().sum(), positions),
+                    "mse_loss": (square.detach().sum(), positions),
+                }
                 return Outcome(total.sum(), positions, tokens, len(rows) - len(usable), sums)
             usable = [row for place, row in enumerate(usable) if place not in bad]
         return Outcome(None, 0.0, tokens, len(rows))

@@ -48,11 +48,18 @@ def resolve_agents(
             )
         return replace(style, roles=tuple(roles))
 
-    common = {"task": task, "cache_dir": cache_dir, "outer": False, "weights": False, "trust_remote_code": trust_remote_code}
+    common = {
+        "task": task,
+        "cache_dir": cache_dir,
+        "outer": False,
+        "weights": False,
+        "trust_remote_code": trust_remote_code,
+    }
     models = resolve(with_sources(models_too=True), inner=False, **common)
     links = resolve(with_sources(models_too=False), **common)
     roles = {
-        name: replace(links.roles[name], model=files.model, base_id=files.base_id) for name, files in models.roles.items()
+        name: replace(links.roles[name], model=files.model, base_id=files.base_id)
+        for name, files in models.roles.items()
     }
     return replace(links, style=style, roles=roles)
 
@@ -93,7 +100,9 @@ def start_links(
     for link in style.links:
         source, target = agents[link.source], agents[link.target]
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed * 1_000_003 + sum(ord(char) * 257**place for place, char in enumerate(link.key)) % 2**31)
+            torch.manual_seed(
+                seed * 1_000_003 + sum(ord(char) * 257**place for place, char in enumerate(link.key)) % 2**31
+            )
             fresh = OuterLink(source.width, target.width, types[link.key])
         if init == "vocab":
             fits[link.key] = fit_vocab(fresh, source, target, link)
@@ -113,6 +122,8 @@ def resolve_outer(style: Style, resolved: Resolved, load_dir: str, task: str, ca
     return replace(resolved, outer=found.outer, outer_folder=found.outer_folder)
 
 
-def make_system(style: Style, agents: Mapping[str, Agent], links: Mapping[str, OuterLink], task: str) -> MultiAgentSystem:
+def make_system(
+    style: Style, agents: Mapping[str, Agent], links: Mapping[str, OuterLink], task: str
+) -> MultiAgentSystem:
     """The system with links that learn."""
     return MultiAgentSystem(style, agents, links, task=task)

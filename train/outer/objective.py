@@ -157,7 +157,10 @@ class OuterTask:
         rows = [row for row in self.heldout_rows if self.prepared(row) is not None]
         for start in range(0, len(rows), self.settings.micro_rows):
             losses = self._unroll(rows[start : start + self.settings.micro_rows], every_loss=True).run().by_stage
-            named = {**self._sums(losses), "loss": (float(self._weighted(losses).sum()), len(next(iter(losses.values()))))}
+            named = {
+                **self._sums(losses),
+                "loss": (float(self._weighted(losses).sum()), len(next(iter(losses.values())))),
+            }
             for name, (value, count) in named.items():
                 entry = sums.setdefault(name, [0.0, 0.0])
                 entry[0], entry[1] = entry[0] + value, entry[1] + count

@@ -36,8 +36,8 @@ OUTER = (
 )
 # First one round, which is cheap and teaches two of the links; then two, for the feedback link.
 STAGES = (
-    "--num_recursive_rounds 1 --max_steps 100 --outer_lr 2e-3 --outer_init vocab",
-    "--num_recursive_rounds 2 --max_steps 120 --outer_lr 1e-3",
+    "--num_recursive_rounds 1 --max_steps 150 --outer_lr 2e-3 --outer_init vocab",
+    "--num_recursive_rounds 2 --max_steps 90 --outer_lr 1e-3",
 )
 LINK_FILES = ("*.pt", "*.safetensors", "*.json")
 
@@ -67,7 +67,9 @@ def write_rows(out: Path, dataset_dir: Path) -> None:
 
 def build_models(out: Path) -> None:
     """The three models; the largest first, so that two workers end together."""
-    run_two_at_a_time([["train/pocket/pretrain.py", role, "--save_dir", str(out / role)] for role in ("solver", "planner", "critic")])
+    run_two_at_a_time(
+        [["train/pocket/pretrain.py", role, "--save_dir", str(out / role)] for role in ("solver", "planner", "critic")]
+    )
 
 
 def data_flags(out: Path) -> list[str]:
@@ -80,7 +82,16 @@ def build_inner(out: Path, work: Path) -> None:
     for folder, role in ROLES.items():
         where = ["--model_name_or_path", str(out / folder), "--save_dir", str(work / folder)]
         commands.append(
-            ["train/train_inner.py", "--style", "pocket_sequential", "--mas_role", role, *where, *data_flags(out), *INNER.split()]
+            [
+                "train/train_inner.py",
+                "--style",
+                "pocket_sequential",
+                "--mas_role",
+                role,
+                *where,
+                *data_flags(out),
+                *INNER.split(),
+            ]
         )
     run_two_at_a_time(commands)
     for folder in ROLES:
@@ -117,7 +128,9 @@ def keep_links(source: Path, target: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "assets" / "pocket")
-    parser.add_argument("--dataset_dir", type=Path, default=ROOT / "inference" / "dataset", help="for the benchmark files")
+    parser.add_argument(
+        "--dataset_dir", type=Path, default=ROOT / "inference" / "dataset", help="for the benchmark files"
+    )
     parser.add_argument("--links_only", action="store_true", help="keep the models that are there")
     args = parser.parse_args()
     out = args.out.resolve()
