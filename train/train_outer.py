@@ -78,6 +78,9 @@ def make_parser(style: Style) -> argparse.ArgumentParser:
     outer.add_argument(
         "--role_loss_weight", type=float, default=0.0, help="weight of other roles' cross-entropy, given their messages"
     )
+    outer.add_argument(
+        "--local_gradients", type=switch, default=False, help="1: each link learns from its own receiver's text alone (cheap, stable)"
+    )
     outer.add_argument("--gradient_checkpointing", type=switch, default=True, help="less memory, one more forward")
     outer.add_argument("--log_grad_norm", type=switch, default=True, help="log gradient norms by link and round")
     outer.add_argument("--eval_num_samples", type=int, default=64, help="held-out rows answered for accuracy (0: none)")
@@ -124,6 +127,8 @@ def read_args(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, St
             raise InputError(f"--{name} {getattr(args, name)}: expected at least {least}")
     if args.load_dir and args.outer_init != "default":
         raise InputError("--load_dir and --outer_init: links start from one of them")
+    if args.local_gradients and args.role_loss_weight == 0:
+        raise InputError("--local_gradients 1: links between other roles would learn nothing; add --role_loss_weight")
     if not style.links:
         raise InputError(f"style {style.name}: has no outer links to train")
     return args, style
@@ -145,6 +150,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         supervise_final_only=args.supervise_final_only,
         role_loss_weight=args.role_loss_weight,
         gradient_checkpointing=args.gradient_checkpointing,
+        local_gradients=args.local_gradients,
     )
     rows, held = read_data(args)
     roles = gold_roles(style, unroll)
@@ -201,6 +207,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "supervise_final_only": int(args.supervise_final_only),
         "non_last_loss_weight": args.non_last_loss_weight,
         "role_loss_weight": args.role_loss_weight,
+        "local_gradients": int(args.local_gradients),
         "latent_source": args.latent_source,
         "latent_steps": args.latent_steps,
         "enable_thinking": int(args.enable_thinking),

@@ -8,7 +8,8 @@ Each stage of `MultiAgentSystem.exchange` gives what its agent sends on, and a l
     loss      cross-entropy of the role's gold text after its prompt; logits at its target positions only
 
 Gradients flow from a loss through frozen models and inner links into every outer link upstream, over all rounds. A stage
-that no trained link feeds (the first ones of round 1) runs without a graph.
+that no trained link feeds (the first ones of round 1) runs without a graph. With `local_gradients` they stop at the
+message: each link learns from its own receiver's text alone, and what is sent on is computed without a graph.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class UnrollSettings:
     supervise_final_only: bool
     role_loss_weight: float
     gradient_checkpointing: bool
+    local_gradients: bool = False
 
 
 @dataclass
@@ -153,10 +155,14 @@ class Unroll:
                 # The gold positions end the row; the first ones of them are sent.
                 length, most = hidden.shape[1], settings.max_latent_tokens
                 starts = [length - len(target) for target in targets]
+                if settings.local_gradients:
+                    hidden = hidden.detach()
                 return [agent.inner_link(row[start : start + most]) for row, start in zip(hidden, starts, strict=True)]
-            batch = self.counted(agent.embed(prompts, inbox))
-            self.losses.tokens += settings.latent_steps * len(prompts)
-            return list(self.think(agent, batch, tracked))
+            onward = tracked and not settings.local_gradients
+            with torch.set_grad_enabled(onward):
+                batch = self.counted(agent.embed(prompts, inbox))
+                self.losses.tokens += settings.latent_steps * len(prompts)
+                return list(self.think(agent, batch, onward))
 
     def supervised(self, role: str, inbox: dict[str, list[Tensor]], last: bool, tracked: bool) -> bool:
         """True if this stage's gold text is scored."""
