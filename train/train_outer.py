@@ -79,7 +79,10 @@ def make_parser(style: Style) -> argparse.ArgumentParser:
         "--role_loss_weight", type=float, default=0.0, help="weight of other roles' cross-entropy, given their messages"
     )
     outer.add_argument(
-        "--local_gradients", type=switch, default=False, help="1: each link learns from its own receiver's text alone (cheap, stable)"
+        "--local_gradients",
+        type=switch,
+        default=False,
+        help="1: each link learns from its own receiver's text alone (cheap, stable)",
     )
     outer.add_argument("--gradient_checkpointing", type=switch, default=True, help="less memory, one more forward")
     outer.add_argument("--log_grad_norm", type=switch, default=True, help="log gradient norms by link and round")
