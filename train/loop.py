@@ -177,28 +177,26 @@ class Loop:
         """Train to the last step, write the links, and return the summary."""
         self._start()
         settings, evaluated = self.settings, {}
-        bar = tqdm(total=self.steps, initial=self.done, desc="train", unit="step", disable=not self.main)
-        began, tokens_before = time.perf_counter(), self.counts["tokens"]
-        before = self.counts["seconds"]
-        while self.done < self.steps:
-            step = self.done
-            logged = settings.log_every > 0 and ((step + 1) % settings.log_every == 0 or step + 1 == self.steps)
-            extra = self._step(step, probe=logged)
-            self.done += 1
-            self.counts["seconds"] = before + time.perf_counter() - began
-            bar.update()
-            if logged:
-                means = self.window.means()
-                seconds = max(1e-9, time.perf_counter() - began)
-                speed = (self.counts["tokens"] - tokens_before) / seconds
-                self._log({"step": self.done, **means, **extra, "tokens_per_second": round(speed, 1)})
-                if self.last_loss is not None:
-                    bar.set_postfix(loss=f"{self.last_loss:.4f}")
-            if settings.eval_every and self.done % settings.eval_every == 0 and self.done < self.steps:
-                evaluated = self._evaluate()
-            if settings.save_steps and self.done % settings.save_steps == 0:
-                self._checkpoint()
-        bar.close()
+        with tqdm(total=self.steps, initial=self.done, desc="train", unit="step", disable=not self.main) as bar:
+            began, tokens_before = time.perf_counter(), self.counts["tokens"]
+            seconds_before = self.counts["seconds"]
+            while self.done < self.steps:
+                step = self.done
+                logged = settings.log_every > 0 and ((step + 1) % settings.log_every == 0 or step + 1 == self.steps)
+                extra = self._step(step, probe=logged)
+                self.done += 1
+                seconds = time.perf_counter() - began
+                self.counts["seconds"] = seconds_before + seconds
+                bar.update()
+                if logged:
+                    speed = (self.counts["tokens"] - tokens_before) / max(1e-9, seconds)
+                    self._log({"step": self.done, **self.window.means(), **extra, "tokens_per_second": round(speed, 1)})
+                    if self.last_loss is not None:
+                        bar.set_postfix(loss=f"{self.last_loss:.4f}")
+                if settings.eval_every and self.done % settings.eval_every == 0 and self.done < self.steps:
+                    evaluated = self._evaluate()
+                if settings.save_steps and self.done % settings.save_steps == 0:
+                    self._checkpoint()
         evaluated = self._evaluate() or evaluated
         if self.main and settings.save_dir is not None:
             self.task.save(settings.save_dir)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -192,6 +194,62 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [("inner", ("--max_steps", 60, "--save_steps", 2)), ("outer", ("--max_steps", 10, "--save_steps", 2, *ROLLOUT))],
+)
+def test_killed_and_resumed_run_ends_with_the_same_weights(tiny, tmp_path, one_thread, capsys, kind, more):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    main = MAIN[kind]
+    process = subprocess.Popen(
+        command(kind, FLAGS[kind](tiny, broken, *more)),
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    until = time.monotonic() + 200
+    while not (broken / "checkpoint-2" / "training_state.pt").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (broken / "train_args.json").exists(), "killed before the end"
+    with pytest.raises(InputError, match="holds another run"):
+        main(FLAGS[kind](tiny, broken, *more))
+    main(FLAGS[kind](tiny, whole, *more))
+    expected = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    main(FLAGS[kind](tiny, broken, *more, "--resume", 1))
+    told = capsys.readouterr().out.strip().splitlines()
+    assert any(line.startswith("[resume]") for line in told)
+    found = json.loads(told[-1])
+    a, b = links(whole), links(broken)
+    assert a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+    assert found["final_loss"] == expected["final_loss"] and found["tokens"] == expected["tokens"]
+    for flag, value in (("seed", 7), ("batch_size", 2)):
+        with pytest.raises(InputError, match=rf"--resume 1: .*\({flag} was"):
+            main(FLAGS[kind](tiny, broken, *more, "--resume", 1, f"--{flag}", value))
+
+
+def test_two_processes_train_as_one(tiny, tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    flags = ("--max_steps", 3, *ROLLOUT)
+    train_outer.main(outer_flags(tiny, one, *flags))
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    done = subprocess.run(
+        [*launch, "train/train_outer.py", *outer_flags(tiny, two, *flags)],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "2 process(es)" in done.stdout and done.stdout.count("[train_outer]") == 1
+    a, b = links(one), links(two)
+    # Adam divides by the gradient's own size, so where a gradient is near 0 the order of its sum decides its sign.
+    assert all(torch.allclose(a[key], b[key], atol=2e-3) for key in a)
+
+
 def test_released_names_formats_and_base(tiny, tmp_path):
     flags = inner_flags(
         tiny,
@@ -288,3 +346,9 @@ def test_bad_input_is_one_sentence_and_writes_nothing(tiny, tmp_path, kind, more
         MAIN[kind]([*FLAGS[kind](tiny, tmp_path / "out"), *more])
     assert message in str(told.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_exit_code_of_bad_input(tiny, tmp_path):
+    done = train("outer", outer_flags(tiny, tmp_path / "out", "--max_steps", 3, "--max_length", 5))
+    assert done.returncode == 2
+    assert done.stderr.strip().splitlines()[-1].startswith("error: training stopped at step 3")
