@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from inference.benchmarks.base import Benchmark, Grade, Sample
+from inference.mas.styles import CONTROLS
 from inference.results import Condition, Record, RunFolder
 from inference.scoring.verdict import Verdict
 from inference.tools.errors import DataError
@@ -22,9 +23,6 @@ from inference.tools.errors import DataError
 if TYPE_CHECKING:
     from inference.mas.decoding import Generation, Sampling
     from inference.mas.recursion import Answer, MultiAgentSystem
-
-METHODS = ("latent", "text", "single")
-CONTROLS = ("none", "zero", "noise", "shuffle")
 
 
 @dataclass(frozen=True)

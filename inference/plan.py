@@ -18,12 +18,12 @@ from safetensors import safe_open
 from inference.benchmarks.base import Benchmark
 from inference.benchmarks.hub import UnreachableError
 from inference.benchmarks.registry import load_benchmark
-from inference.evaluation import CONTROLS, METHODS, Plan, make_conditions, shuffle_donors
+from inference.evaluation import Plan, make_conditions, shuffle_donors
 from inference.mas.checkpoints import Resolved, fetch_weights, fingerprint, parse_overrides, read_links, resolve
 from inference.mas.decoding import Sampling
 from inference.mas.errors import InputError
 from inference.mas.lm_loading import pick_device, pick_dtype
-from inference.mas.styles import Style, load_style
+from inference.mas.styles import CONTROLS, METHODS, Style, load_style
 from inference.results import Condition, short_hash
 from inference.settings import MACHINE, Setting, plain, resolve_settings
 

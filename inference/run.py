@@ -23,8 +23,9 @@ from typing import Any, NoReturn
 # Run as a file, Python puts inference/ on the path; the imports below start at the repository's root.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from inference.evaluation import CONTROLS, METHODS, evaluate, pending
+from inference.evaluation import evaluate, pending
 from inference.mas.errors import InputError, exit_on_input_error
+from inference.mas.styles import CONTROLS, METHODS
 from inference.results import SUMMARY, RunFolder, nest, summarise, table_text, write_json
 from inference.settings import DEFAULTS, plain, recommended, settings_lines
 from inference.tools.errors import DataError

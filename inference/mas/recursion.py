@@ -25,10 +25,7 @@ from inference.mas.decoding import Generation, Sampling, sample_seed
 from inference.mas.errors import InputError
 from inference.mas.links import OuterLink
 from inference.mas.prompts import Question, chat_ids, single_parts, user_parts
-from inference.mas.styles import Link, Style
-
-METHODS = ("latent", "text", "single")
-CONTROLS = ("none", "zero", "noise", "shuffle")
+from inference.mas.styles import CONTROLS, METHODS, Link, Style
 
 Message = list[Any]  # one entry a sample: vectors [m, D] (latent method) or a text (text method)
 Stage = Callable[[str, int, dict[str, Message], bool], Any]

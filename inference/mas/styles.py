@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,10 @@ from inference.mas.errors import InputError
 ROOT = Path(__file__).resolve().parents[2]
 STYLES_DIR = Path(__file__).resolve().parent / "styles"
 FAMILIES = ("math", "code", "choice", "reasoning")
+# How a graph can be run, and what receivers can get instead of true messages. They stand here, where nothing imports
+# torch, so that a command line can name them at once.
+METHODS = ("latent", "text", "single")
+CONTROLS = ("none", "zero", "noise", "shuffle")
 # A field is {name}; a brace after a letter or backslash belongs to the text, as in \boxed{answer}.
 TOKEN = re.compile(r"(?<![A-Za-z}])\{([a-z_]+)\}|<<([A-Z][A-Z0-9_]*)>>")
 QUESTION_FIELDS = frozenset({"question", "fn_name"})
@@ -350,8 +354,3 @@ class _Reader:
         for slot in slots:
             if seen.count(slot) != 1:
                 raise self.fail(where, f"slot <<{slot}>> must stand exactly once, found {seen.count(slot)} times")
-
-
-def with_models(style: Style, models: Mapping[str, str]) -> Style:
-    """The style with other base models, by role name."""
-    return replace(style, roles=tuple(replace(role, model=models.get(role.name, role.model)) for role in style.roles))

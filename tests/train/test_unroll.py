@@ -68,6 +68,24 @@ def test_every_link_learns_from_two_rounds(system, latent_source):
     }
 
 
+@pytest.mark.parametrize("latent_source", SOURCES)
+def test_local_gradients_are_those_of_the_receivers_own_text(system, latent_source):
+    how = {"latent_source": latent_source, "rounds": 1, "role_loss_weight": 1.0}
+    outer_task(system, local_gradients=True, **how).outcome(ROWS).total.backward()
+    ours = gradients(system)
+    for receiver, key in (("critic", "outer_12"), ("solver", "outer_23")):
+        by_stage = outer_task(system, **how)._unroll(ROWS).run().by_stage
+        by_stage[receiver, 1].sum().backward()
+        alone = {name: grad for name, grad in gradients(system).items() if name.startswith(key)}
+        assert alone
+        for name, grad in alone.items():
+            assert torch.allclose(ours[name], grad, atol=1e-9, rtol=1e-6), name
+    # With full gradients the first link hears the last text too, so the flag does something.
+    outer_task(system, **how).outcome(ROWS).total.backward()
+    full = gradients(system)
+    assert any(not torch.allclose(full[name], ours[name]) for name in ours if name.startswith("outer_12"))
+
+
 def test_feedback_link_gets_nothing_in_one_round(system):
     outer_task(system, latent_source="rollout", rounds=1).outcome(ROWS).total.backward()
     assert {name.split(".")[0] for name in gradients(system)} == {"outer_12", "outer_23"}
