@@ -30,11 +30,11 @@ class _NoTokenizer:
     eos_token_id = None
 
 
-def random_agent(layers: int, width: int) -> Agent:
+def random_agent(layers: int, width: int, vocab: int = 4096) -> Agent:
     """A Llama with random weights and a random inner link, fp32."""
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=4096, hidden_size=width, intermediate_size=width * 8 // 3, num_hidden_layers=layers,
+        vocab_size=vocab, hidden_size=width, intermediate_size=width * 8 // 3, num_hidden_layers=layers,
         num_attention_heads=width // 64, num_key_value_heads=width // 64, eos_token_id=None,
     )  # fmt: skip
     model = LlamaForCausalLM(config).eval().requires_grad_(False)
