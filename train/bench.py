@@ -4,9 +4,10 @@
 
 Prints a table, and one JSON object on the last line. `one by one` is the definition: each row alone, logits of every
 position of every agent's forward. `ours` is the trainer's step: one padded batch, logits where a target is, layer
-checkpoints if asked for. Both take the same teacher step of the same three random Llamas over the same rows, so their
-gradients are compared too. Each runs in a process of its own; memory is the process's peak above its state before the
-step. Compare ratios, not seconds.
+checkpoints if asked for; in parts, it runs some rows at a time (`--micro_batch_size`). All take the same teacher step
+of the same three random Llamas over the same rows, so their gradients are compared too. Each runs in a process of its
+own: seconds are the better of two steps, memory is the process's peak above its state before the first. Compare
+ratios, not seconds.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from inference.mas.styles import load_style
 from train.data.pieces import Tokens
 from train.outer.unroll import Unroll, UnrollSettings, enable_checkpointing
 
-SIZES = {"layers": 8, "width": 256, "vocab": 32000, "batch": 16, "prompt": 150, "target": 60, "rounds": 2}
+SIZES = {"layers": 8, "width": 256, "vocab": 32000, "batch": 8, "prompt": 150, "target": 60, "rounds": 2}
+WAYS = ("one by one", "one batch", "in parts of 2", "checkpointed")
 Stages = dict[tuple[str, int], list[Tokens]]
 
 
@@ -87,11 +89,16 @@ def one_by_one(system: MultiAgentSystem, stages: Stages, settings: UnrollSetting
     return total
 
 
-def batched(system: MultiAgentSystem, stages: Stages, settings: UnrollSettings) -> Tensor:
-    """The same step as the trainer takes it."""
-    loss = Unroll(system, settings, stages).run().by_stage[system.style.speaker, settings.rounds].mean()
-    loss.backward()
-    return loss.detach()
+def batched(system: MultiAgentSystem, stages: Stages, settings: UnrollSettings, part: int) -> Tensor:
+    """The same step as the trainer takes it, `part` rows at a time."""
+    total = torch.zeros(())
+    count = len(next(iter(stages.values())))
+    for start in range(0, count, part):
+        rows = {stage: tokens[start : start + part] for stage, tokens in stages.items()}
+        loss = Unroll(system, settings, rows).run().by_stage[system.style.speaker, settings.rounds].sum() / count
+        loss.backward()
+        total += loss.detach()
+    return total
 
 
 def peak_bytes() -> int:
@@ -115,29 +122,34 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     if settings.gradient_checkpointing:
         enable_checkpointing(system)
     stages = random_rows(system, args)
-    step = one_by_one if args.only == "one by one" else batched
-    before, start = peak_bytes(), time.perf_counter()
-    loss = step(system, stages, settings)
-    seconds = time.perf_counter() - start
+    part = 2 if args.only == "in parts of 2" else args.batch
+    before, seconds = peak_bytes(), []
+    for _ in range(2):
+        system.outer_links.zero_grad()
+        start = time.perf_counter()
+        one = args.only == "one by one"
+        loss = one_by_one(system, stages, settings) if one else batched(system, stages, settings, part)
+        seconds.append(time.perf_counter() - start)
     norms = {
         key: float(torch.cat([p.grad.flatten() for p in link.parameters()]).norm())
         for key, link in system.outer_links.items()
     }
-    return {"seconds": seconds, "peak_mb": (peak_bytes() - before) / 2**20, "loss": float(loss), "grad_norms": norms}
+    peak = (peak_bytes() - before) / 2**20
+    return {"seconds": min(seconds), "peak_mb": peak, "loss": float(loss), "grad_norms": norms}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in SIZES.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--only", choices=("one by one", "batched", "checkpointed"), help="one way, in this process")
+    parser.add_argument("--only", choices=WAYS, help="one way, in this process")
     args = parser.parse_args()
     if args.only:
         print(json.dumps(measure(args)))
         return
     sizes = [text for name in SIZES for text in (f"--{name}", str(getattr(args, name)))]
     found: dict[str, Any] = {}
-    for way in ("one by one", "batched", "checkpointed"):
+    for way in WAYS:
         command = [sys.executable, "-m", "train.bench", *sizes, "--only", way]
         found[way] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     first = found["one by one"]
