@@ -38,6 +38,7 @@ def load_mas_system(
     dataset: str | None = None,
     prompts: str | Path | None = None,
     offload: bool = False,
+    device_map: Mapping[str, str | torch.device] | None = None,
     link_dtype: str | torch.dtype | None = None,
     revision: str | Mapping[str, str] | None = None,
     cache_dir: str | Path | None = None,
@@ -48,7 +49,8 @@ def load_mas_system(
     `style`: a name of `list_styles()`, a YAML file, or a loaded `Style`. `task` (math, code, choice, reasoning) or
     `dataset` (such as math500) chooses the set of released links. `ckpt_override`: {role or "outer": directory or hub id}.
     `revision` pins hub repos, one for all or by role. `dtype` "auto" picks by device; `link_dtype` None keeps each link
-    file's own. With `offload`, idle models wait in CPU memory. `resolved` takes the place of everything that names files.
+    file's own. With `offload`, idle models wait in CPU memory. `device_map` gives roles a device of their own, such as
+    {"solver": "cuda:1"}; the others work on `device`. `resolved` takes the place of everything that names files.
 
     All links are checked before any weights are downloaded or loaded. Raises `InputError`.
     """
@@ -68,27 +70,53 @@ def load_mas_system(
             weights=False,
             trust_remote_code=trust_remote_code,
         )
+    devices = place_roles(resolved.style, chosen, device_map)
     inner_links, outer_links = read_links(resolved, link_type, trust_remote_code)
     fetch_weights(resolved)
-    agents = load_agents(resolved, inner_links, chosen, dtype, trust_remote_code, offload)
-    outer = {key: link.to(chosen).requires_grad_(False) for key, link in outer_links.items()}
+    agents = load_agents(resolved, inner_links, devices, dtype, trust_remote_code, offload)
+    # A link works where its source has thought.
+    outer = {
+        link.key: outer_links[link.key].to(devices[link.source]).requires_grad_(False) for link in resolved.style.links
+    }
     return MultiAgentSystem(resolved.style, agents, outer, task=task, offload=offload)
+
+
+def place_roles(
+    style: Style, device: torch.device, device_map: Mapping[str, str | torch.device] | None = None
+) -> dict[str, torch.device]:
+    """Every role's device: `device`, or its own in `device_map` (by role name, label or training name)."""
+    devices = {role.name: device for role in style.roles}
+    named: set[str] = set()
+    for key, place in (device_map or {}).items():
+        try:
+            name = style.role(key).name
+        except InputError as err:
+            roles = ", ".join(devices)
+            raise InputError(
+                f"--device_map {key}={place}: style {style.name} has no such role; it has {roles}"
+            ) from err
+        if name in named:
+            raise InputError(f"--device_map {key}={place}: {name} is given twice")
+        named.add(name)
+        devices[name] = pick_device(place, f"--device_map {key}:")
+    return devices
 
 
 def load_agents(
     resolved: Resolved,
     inner_links: Mapping[str, InnerLink],
-    device: torch.device,
+    devices: Mapping[str, torch.device],
     dtype: str | torch.dtype = "auto",
     trust_remote_code: bool = False,
     offload: bool = False,
 ) -> dict[str, Agent]:
-    """The agents of a system by role. Roles with the same base model share one copy of it."""
+    """The agents of a system by role. Roles with the same base model on one device share one copy of it."""
     models = {}
     agents = {}
     for role in resolved.style.roles:
         files = resolved.roles[role.name]
-        key = files.weights_key()
+        device = devices[role.name]
+        key = (device, files.weights_key())
         if key not in models:
             # A model that is to be off-loaded starts in CPU memory, in the dtype of the device it will work on.
             models[key] = load_model(files.model_dir, dtype, device, trust_remote_code, resident=not offload)

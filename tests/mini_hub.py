@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,11 +28,22 @@ from inference.mas.styles import Style, load_style
 from tests.tiny_models import make_lm
 
 KINDS = ("models", "datasets")
-# Families of the released styles' roles, and small widths that differ between neighbours where the real ones do.
-RELEASED = {
-    "sequential_light": (("qwen3", 32), ("llama", 32), ("qwen2", 48)),
-    "sequential_scaled": (("gemma3_wrapper", 32), ("llama", 48), ("qwen3_5", 32)),
+# The base models of the released styles: family, and a small width that differs between neighbours where the real ones do.
+BASES = {
+    "Qwen/Qwen3-1.7B": ("qwen3", 32),
+    "meta-llama/Llama-3.2-1B-Instruct": ("llama", 32),
+    "Qwen/Qwen2.5-Math-1.5B-Instruct": ("qwen2", 48),
+    "google/gemma-3-4b-it": ("gemma3_wrapper", 32),
+    "meta-llama/Llama-3.2-3B-Instruct": ("llama", 48),
+    "Qwen/Qwen3.5-4B": ("qwen3_5", 48),
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": ("deepseek", 24),
+    "Qwen/Qwen2.5-Coder-3B-Instruct": ("qwen2", 32),
+    "BioMistral/BioMistral-7B": ("mistral", 64),
+    "Qwen/Qwen3.5-2B": ("qwen3_5", 32),
+    "Qwen/Qwen3.5-9B": ("qwen3_5", 64),
 }
+# Styles whose links come in a math and a code set; the others have one set for everything.
+TASK_SCOPED = ("sequential_light", "sequential_scaled", "distillation")
 
 
 class MiniHub:
@@ -212,55 +224,75 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 def add_released(folder: str | Path, style_name: str, *, shards: bool = False, seed: int = 0) -> Style:
     """Put every repo of a released style into a hub's folder, with tiny random models, in the released layout.
 
-    An agent's repo: the model, `adapter_config.json`, `innerlink_config.json`, `adapter(math).pt`, `adapter(code).pt`.
-    The outer repo: `outerlink_config.json`, `outer_adapter_config(<set>).json`, `<Source>-<Target>-Outerlink(<set>).pt`.
-    Links are bfloat16, as the released ones are.
+    Task-scoped: an agent's repo has the model, `adapter_config.json`, `innerlink_config.json`, `adapter(math).pt` and
+    `adapter(code).pt`; the outer repo `outerlink_config.json` with `tasks`, `outer_adapter_config(<set>).json` and
+    `<Source>-<Target>-Outerlink(<set>).pt`. Untasked: `adapter.pt` and no `innerlink_config.json`; a flat list in
+    `outerlink_config.json`, `outer_adapter_config.json` and `<Source>-<Target>-Outerlink.pt`. Links are bfloat16, as the
+    released ones are. The base models are there too, in repos of their own.
     """
     style = load_style(style_name)
     models = Path(folder) / "models"
+    sets = ("math", "code") if style_name in TASK_SCOPED else ("",)
     widths = {}
     torch.manual_seed(seed)
-    for index, (role, (family, width)) in enumerate(zip(style.roles, RELEASED[style_name], strict=True)):
-        repo = make_lm(family, models / role.repo, width=width, seed=seed + index, shards=shards)
+    for role in style.roles:
+        family, width = BASES[role.model]
+        number = list(BASES).index(role.model)
+        repo = make_lm(family, models / role.repo, width=width, seed=seed + number, shards=shards)
         widths[role.name] = width
         shared = sorted(path.name for path in repo.iterdir())
-        for task in ("math", "code"):
-            _save(InnerLink(width), repo / f"adapter({task}).pt")
+        # The base model, which trainers start from, is a repo of its own.
+        if not (models / role.model).exists():
+            shutil.copytree(repo, models / role.model)
+        files = {task: f"adapter({task}).pt" if task else "adapter.pt" for task in sets}
+        for name in files.values():
+            _save(InnerLink(width), repo / name)
         _json(repo / "adapter_config.json", {"adapter_type": "ln_res_adapter"})
-        _json(
-            repo / "innerlink_config.json",
-            {
-                "format_version": 1,
-                "paradigm": style.paradigm,
-                "variant": style.variant,
-                "role": role.label,
-                "backbone": role.model,
-                "shared_files": shared,
-                "tasks": {task: {"adapter.pt": f"adapter({task}).pt"} for task in ("math", "code")},
-            },
-        )
+        if style_name in TASK_SCOPED:
+            manifest = {"format_version": 1, "paradigm": style.paradigm, **_variant(style)}
+            manifest |= {"role": role.label, "backbone": role.model, "shared_files": shared}
+            _json(
+                repo / "innerlink_config.json",
+                manifest | {"tasks": {task: {"adapter.pt": name} for task, name in files.items()}},
+            )
         (repo / "README.md").write_text("A released agent.\n")
     outer = models / style.outer_repo
     outer.mkdir(parents=True)
     tasks: dict[str, Any] = {}
-    for task in ("math", "code"):
-        legacy: dict[str, Any] = {"mas_shape": style.mas_shape, "mas_task": task}
+    for task in sets:
+        suffix = f"({task})" if task else ""
+        legacy: dict[str, Any] = {"mas_shape": style.mas_shape, "mas_task": task or "math"}
         adapters = []
         for link in style.links:
             source, target = widths[link.source], widths[link.target]
             labels = (style.role(link.source).label, style.role(link.target).label)
-            name = f"{labels[0]}-{labels[1]}-Outerlink({task}).pt"
+            name = f"{labels[0]}-{labels[1]}-Outerlink{suffix}.pt"
             _save(OuterLink(source, target), outer / name)
-            ends = {"source_role": labels[0], "target_role": labels[1]}
+            ends = {"source_role": labels[0], "target_role": labels[1]} if task else {}
             sizes = {"in_dim": source, "out_dim": target}
             kind = "outer_ln_res_adapter"
             adapters.append({"legacy_key": link.key, "filename": name} | ends | {"adapter_type": kind} | sizes)
             legacy |= {f"{link.key}_type": kind, f"{link.key}_in_dim": source, f"{link.key}_out_dim": target}
         tasks[task] = {"task": task, "adapters": adapters}
-        _json(outer / f"outer_adapter_config({task}).json", legacy)
-    manifest = {"format_version": 1, "paradigm": style.paradigm, "variant": style.variant, "tasks": tasks}
+        _json(outer / f"outer_adapter_config{suffix}.json", legacy)
+    manifest = {"format_version": 1, "paradigm": style.paradigm, **_variant(style)}
+    if style_name in TASK_SCOPED:
+        manifest["tasks"] = tasks
+    else:
+        manifest |= {"legacy_config_filename": "outer_adapter_config.json", "adapters": tasks[""]["adapters"]}
     _json(outer / "outerlink_config.json", manifest)
     return style
+
+
+def _variant(style: Style) -> dict[str, str]:
+    return {"variant": style.variant} if style.variant else {}
+
+
+def add_rows(folder: str | Path, name: str, rows: list[dict[str, Any]]) -> None:
+    """Put a data set with one split, "train", into a hub's folder."""
+    data = Path(folder) / "datasets" / name
+    data.mkdir(parents=True)
+    (data / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def _save(link: InnerLink | OuterLink, path: Path) -> None:

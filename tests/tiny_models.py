@@ -5,8 +5,9 @@
 
 Everything is made here (no download), takes well under a second, and is a function of the arguments only. The families keep
 the habits that trip loaders: Gemma's template refuses a system role, Qwen3's has a thinking switch, Llama has no pad token,
-Qwen3.5's generation config names another end of text than its tokenizer, the Gemma3 wrapper keeps its decoder under
-`text_config`, and each family has a vocabulary of its own.
+Qwen3.5's generation config names another end of text than its tokenizer, DeepSeek's distilled Qwen2 has a template of its
+own that opens a think block, the Gemma3 wrapper keeps its decoder under `text_config`, and each family has a vocabulary
+of its own.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from transformers.models.siglip import SiglipVisionConfig
 TEXT_FAMILIES = ("qwen2", "qwen3", "qwen3_5", "llama", "mistral", "gemma3")
 WRAPPERS = {"gemma3_wrapper": "gemma3", "qwen3_5_wrapper": "qwen3_5"}
 FAMILIES = (*TEXT_FAMILIES, *WRAPPERS)
+# A tokenizer and template of their own on the architecture of another family.
+ARCHITECTURES = {"deepseek": "qwen2"}
 
 _LINES = [
     "Question: Tom has 3 apples and buys 4 more. How many apples does he have now?",
@@ -58,6 +61,14 @@ _GEMMA = (
     "{% set role = 'model' if m['role'] == 'assistant' else m['role'] %}"
     "{{ '<start_of_turn>' + role + '\\n' + m['content'] | trim + '<end_of_turn>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"
+)
+
+# Shows the system text without a role, opens a think block for the answer, and drops what an answer thought.
+_DEEPSEEK = (
+    "{{ bos_token }}{% for m in messages if m['role'] == 'system' %}{{ m['content'] }}{% endfor %}"
+    "{% for m in messages %}{% if m['role'] == 'user' %}{{ '<｜User｜>' + m['content'] }}"
+    "{% elif m['role'] == 'assistant' %}{{ '<｜Assistant｜>' + m['content'].split('</think>')[-1] + eos_token }}"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<｜Assistant｜><think>\n' }}{% endif %}"
 )
 
 # family: (special tokens, {role of a special token: token}, chat template, number of merges, adds a start token by itself)
@@ -97,6 +108,13 @@ _TOKENIZERS = {
         20,
         True,
     ),
+    "deepseek": (
+        ["<｜end▁of▁sentence｜>", "<｜begin▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"],
+        {"eos_token": "<｜end▁of▁sentence｜>", "bos_token": "<｜begin▁of▁sentence｜>"},
+        _DEEPSEEK,
+        35,
+        True,
+    ),
     "gemma3": (
         ["<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>"],
         {"pad_token": "<pad>", "eos_token": "<eos>", "bos_token": "<bos>"},
@@ -113,6 +131,7 @@ _GENERATION_EOS = {
     "qwen3_5": ["<|endoftext|>"],
     "llama": ["<|end_of_text|>", "<|eot_id|>"],
     "mistral": ["</s>"],
+    "deepseek": ["<｜end▁of▁sentence｜>"],
     "gemma3": ["<eos>", "<end_of_turn>"],
 }
 
@@ -145,7 +164,7 @@ def make_tokenizer(family: str) -> PreTrainedTokenizerFast:
 
 def make_config(family: str, *, width: int = 32, layers: int = 2, vocab_size: int = 320, ids: dict | None = None):
     """A small configuration of `family`: heads of 8 channels, an MLP of 2 x width. `ids`: eos/bos/pad token ids."""
-    heads = width // 8
+    family, heads = ARCHITECTURES.get(family, family), width // 8
     common = {
         "vocab_size": vocab_size,
         "hidden_size": width,

@@ -13,18 +13,23 @@ prompt arrives in chunks. Position ids are given on every call: left-padded batc
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from inference.mas import caches
 from inference.mas.decoding import Generation, Sampling, generate
 from inference.mas.errors import InputError
 from inference.mas.links import InnerLink
 from inference.mas.prompts import Pieces, Slot
 from inference.mas.styles import Role
+from inference.mas.tools import ToolUse
+from inference.mas.writing import MAX_TOOL_THREADS, FindSuffix, ToolDesk, Writer
 
 
 @dataclass(frozen=True)
@@ -71,11 +76,37 @@ class Session:
         """Run the tokens [B]; returns the logits after them [B, V]."""
         return self.agent.logits(self.step(self.agent.embedding(tokens)))
 
-    def select(self, rows: Tensor) -> None:
-        """Keep these rows (indices [B'], repeats allowed), in this order."""
+    def run(self, tokens: Sequence[int]) -> None:
+        """Run one token a row."""
+        self.step(self.agent.embedding(torch.tensor(tokens, device=self.mask.device)))
+
+    def logits(self, rows: Sequence[int]) -> Tensor:
+        """Logits [b, V] after the newest position of these rows."""
+        last = self.last if len(rows) == len(self.last) else self.last[list(rows)]
+        return self.agent.logits(last)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep these rows (repeats allowed), in this order."""
+        index = torch.tensor(rows, device=self.mask.device)
         # Every cache class of transformers 5.3 has `reorder_cache`, an index_select that takes any index.
-        self.cache.reorder_cache(rows)
-        self.mask, self.position, self.last = self.mask[rows], self.position[rows], self.last[rows]
+        self.cache.reorder_cache(index)
+        self.mask, self.position, self.last = self.mask[index], self.position[index], self.last[index]
+
+    def split(self, row: int) -> Session:
+        """This row as a session of its own; this one keeps it too."""
+        part = copy.copy(self)
+        part.cache = caches.copy_rows(self.cache, torch.tensor([row], device=self.mask.device))
+        part.mask, part.position, part.last = (t[row : row + 1] for t in (self.mask, self.position, self.last))
+        return part
+
+    def join(self, others: Sequence[Session]) -> None:
+        """Take in the rows of other sessions of this agent, after its own, padded at the left to one length."""
+        parts = [self, *others]
+        length = max(int(part.mask.sum(1).max()) for part in parts)
+        self.cache = caches.join([part.cache for part in parts], length)
+        self.mask = torch.cat([caches.align(part.mask, length, dim=-1) for part in parts])
+        self.position = torch.cat([part.position for part in parts])
+        self.last = torch.cat([part.last for part in parts])
 
 
 class Agent:
@@ -186,23 +217,47 @@ class Agent:
         return scores if not cap else torch.tanh(scores / cap) * cap
 
     @torch.no_grad()
-    def speak(self, batch: Batch, sampling: Sampling, seeds: Sequence[Sequence[int]]) -> list[list[Generation]]:
-        """Write text: `len(seeds[i])` samples of row i, all from one prefill."""
+    def speak(
+        self,
+        batch: Batch,
+        sampling: Sampling,
+        seeds: Sequence[Sequence[int]],
+        *,
+        tools: ToolUse | None = None,
+        suffixes: Sequence[FindSuffix] | None = None,
+        names: Sequence[str] | None = None,
+    ) -> list[list[Generation]]:
+        """Write text: `len(seeds[i])` samples of row i, all from one prefill.
+
+        With `tools`, the tools that the role declares are run where the text calls them (see `writing`). `suffixes[i]` says
+        how an answer of row i goes on that lacks its form. `names[i]` is what row i is called where tools are run.
+        """
         session = Session(self, batch)
-        counts = torch.tensor([len(row) for row in seeds], device=self.device)
-        flat = [seed for row in seeds for seed in row]
+        # Every greedy sample of a row is the same text: it is written once and copied.
+        counts = [1 if sampling.greedy else len(row) for row in seeds]
+        places = [index for index, count in enumerate(counts) for _ in range(count)]
+        if len(places) > len(seeds):
+            session.select(places)
+        with ThreadPoolExecutor(MAX_TOOL_THREADS) as pool:
+            desk = ToolDesk(tools, self.role.tools, pool) if tools and self.role.tools else None
+            rows = [
+                Writer(
+                    seed,
+                    sampling.max_new_tokens,
+                    self.eos_ids,
+                    self.tokenizer,
+                    row_id=f"{names[index]}:{rollout}" if names else f"{index}:{rollout}",
+                    desk=desk,
+                    find_suffix=suffixes[index] if suffixes else None,
+                )
+                for index, (row, count) in enumerate(zip(seeds, counts, strict=True))
+                for rollout, seed in enumerate(row[:count])
+            ]
+            generate(session, rows, sampling)
+        written = [row.generation() for row in rows]
         if sampling.greedy:
-            # Every greedy sample of a row is the same text: it is written once and copied.
-            outputs = generate(session, self.logits(session.last), sampling, [row[0] for row in seeds], self.eos_ids)
-            outputs = [output for output, row in zip(outputs, seeds, strict=True) for _ in row]
-        else:
-            if len(flat) > len(seeds):
-                session.select(torch.arange(len(seeds), device=self.device).repeat_interleave(counts))
-            outputs = generate(session, self.logits(session.last), sampling, flat, self.eos_ids)
-        texts = iter(
-            Generation(self.tokenizer.decode(tokens, skip_special_tokens=True).strip(), tokens, finish, seed)
-            for (tokens, finish), seed in zip(outputs, flat, strict=True)
-        )
+            return [[replace(one, seed=seed) for seed in row] for one, row in zip(written, seeds, strict=True)]
+        texts = iter(written)
         return [[next(texts) for _ in row] for row in seeds]
 
 

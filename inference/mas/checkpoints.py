@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,7 @@ def resolve(
     all, or by the same keys. `download=False` looks in the cache only; `weights=False` leaves the models' weights for
     `fetch_weights`; `inner=False`, `outer=False` leave out the links. Raises `InputError`.
     """
+    _check_link_keys(style)
     chosen = _by_key(style, overrides or {}, "--ckpt_override")
     pinned = revisions if isinstance(revisions, str) else _by_key(style, revisions or {}, "--revision")
     link_set = style.link_set(task)
@@ -146,17 +147,31 @@ def resolve(
             _check_base(own, role, model)
         found = inner_file(own, link_set, f"role {role.name}") if inner else None
         roles[role.name] = RoleFiles(role.name, model, base_id, found, own)
-    outer_folder, outer_found = None, {}
+    resolved = Resolved(style, roles, {}, None, link_set)
     if outer and style.links:
         source = chosen.get("outer", style.outer_repo)
         if not source:
             raise InputError(f"style {style.name}: no outer_repo; name one or give --ckpt_override outer=DIRECTORY")
-        outer_folder = opened("outer", source)
-        outer_found = outer_files(outer_folder, style, link_set)
-    resolved = Resolved(style, roles, outer_found, outer_folder, link_set)
+        resolved = with_outer(resolved, opened("outer", source))
     if weights:
         fetch_weights(resolved)
     return resolved
+
+
+def with_outer(resolved: Resolved, folder: Folder) -> Resolved:
+    """`resolved` with the outer links of a folder in place of its own."""
+    found = outer_files(folder, resolved.style, resolved.link_set)
+    return replace(resolved, outer=found, outer_folder=folder)
+
+
+def _check_link_keys(style: Style) -> None:
+    """Links are kept in a torch module, which has attributes of its own."""
+    taken = torch.nn.ModuleDict()
+    for link in style.links:
+        if hasattr(taken, link.key):
+            raise InputError(
+                f"{style.path}: links.{link.key}: {link.key!r} is taken by torch; call the link outer_{link.key}"
+            )
 
 
 def fetch_weights(resolved: Resolved) -> None:

@@ -1,14 +1,19 @@
-"""The token loop: per-sample sampling, stop rules, and a batch that shrinks as rows finish.
+"""The token loop: per-sample sampling, stop rules, and a batch that rows leave and come back to.
 
 Every row draws from a generator of its own, seeded by (seed, sample, rollout), so neither the batch it sits in nor its
-place there changes an answer. Draws are made on the CPU (the same numbers for every device) and sent over in blocks.
+place there changes an answer. Draws are made on the CPU: the same numbers for every device.
+
+A row may have tokens to run before its next draw (`Row.queue`: its own last token, a tool's result, a suffix), or wait for a
+tool: then it leaves the batch with its cache and comes back when the result is there, while the others go on.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -16,7 +21,7 @@ from torch import Tensor
 
 from inference.mas.errors import InputError
 
-DRAW_BLOCK = 64  # uniforms per row and transfer: one small copy in 64 steps
+DRAW_BLOCK = 64  # uniforms made at once: a call of the generator costs more than the numbers
 
 
 @dataclass(frozen=True)
@@ -51,12 +56,34 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Generation:
-    """One written answer. `finish` is "eos" or "length"; `tokens` holds the stop token too, `text` no special token."""
+    """One written answer. `finish` is "eos" or "length"; `tokens` are the written ones, the stop token among them.
+
+    `text` is the whole transcript without special tokens; where tools were called, their results stand in it and
+    `answer_text` is what the model wrote outside of tool blocks. `tool_calls` counts calls by tool, `tool_failures` those that
+    failed, `tool_tokens` tokens of results. An answer that had to be asked for its form again has `text_before_retry`,
+    its gradable text before that, and `suffix_tokens` that were put in. Tokens of results and suffix are not in `tokens`.
+    """
 
     text: str
     tokens: list[int]
     finish: str
     seed: int
+    answer_text: str | None = None
+    tool_calls: Mapping[str, int] = field(default_factory=dict)
+    tool_failures: int = 0
+    tool_tokens: int = 0
+    text_before_retry: str | None = None
+    suffix_tokens: int = 0
+
+    @property
+    def answer(self) -> str:
+        """The text to grade: never a tool's input or result."""
+        return self.text if self.answer_text is None else self.answer_text
+
+    @property
+    def retry(self) -> bool:
+        """True if the answer went on from a suffix."""
+        return self.text_before_retry is not None
 
 
 def sample_seed(seed: int, sample_id: str, rollout: int, purpose: str = "text") -> int:
@@ -66,35 +93,70 @@ def sample_seed(seed: int, sample_id: str, rollout: int, purpose: str = "text") 
 
 
 class Stepper(Protocol):
-    """What the loop needs of a running model: next logits for chosen tokens, and a choice of rows."""
+    """What the loop needs of a running batch."""
 
-    def feed(self, tokens: Tensor) -> Tensor:
-        """Token ids [b] to the logits after them [b, V]."""
+    def logits(self, rows: Sequence[int]) -> Tensor:
+        """Logits [b, V] after the newest token of these rows."""
 
-    def select(self, rows: Tensor) -> None:
-        """Keep these rows (indices [b'], repeats allowed)."""
+    def run(self, tokens: Sequence[int]) -> None:
+        """Run one token a row."""
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep these rows, in this order; repeats are allowed."""
+
+    def split(self, row: int) -> Stepper:
+        """This row as a batch of its own, copied."""
+
+    def join(self, others: Sequence[Stepper]) -> None:
+        """Take in the rows of others, after one's own."""
 
 
-class _Draws:
-    """Uniform numbers in [0, 1): a stream for each row."""
+class Draws:
+    """Uniform numbers in [0, 1) of one seed."""
 
-    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
-        self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        self.device = device
-        self.block = torch.empty(len(seeds), 0, device=device)
-        self.used = 0
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+        self._block: deque[float] = deque()
 
-    def next(self) -> Tensor:
-        """The next number of every row: [b]."""
-        if self.used == self.block.shape[1]:
-            drawn = [torch.rand(DRAW_BLOCK, generator=generator) for generator in self.generators]
-            self.block, self.used = torch.stack(drawn).to(self.device), 0
-        self.used += 1
-        return self.block[:, self.used - 1]
+    def next(self) -> float:
+        """The next number."""
+        if not self._block:
+            self._block.extend(torch.rand(DRAW_BLOCK, generator=self._generator).tolist())
+        return self._block.popleft()
 
-    def select(self, rows: list[int]) -> None:
-        self.generators = [self.generators[row] for row in rows]
-        self.block = self.block[rows]
+
+class Row:
+    """One text being written: what was written, what is run before the next draw, and whether it waits or is done."""
+
+    def __init__(self, seed: int, max_new_tokens: int, eos_ids: frozenset[int]) -> None:
+        self.seed = seed
+        self.draws = Draws(seed)
+        self.limit = max_new_tokens
+        self.eos_ids = eos_ids
+        self.tokens: list[int] = []
+        self.queue: deque[int] = deque()
+        self.finish = ""
+        self.done = False
+        self.waits_for: Future[str] | None = None
+        self.seen: Tensor | None = None  # [V], written tokens, where they are penalised
+
+    def take(self, token: int) -> None:
+        """A token was drawn: end, or put on the queue what comes next."""
+        self.tokens.append(token)
+        if token in self.eos_ids:
+            self.end("eos")
+        elif len(self.tokens) >= self.limit:
+            self.end("length")
+        else:
+            self.queue.append(token)
+
+    def end(self, finish: str) -> None:
+        """Nothing more is drawn. A subclass may go on instead."""
+        self.finish, self.done = finish, True
+
+    def resume(self, result: str) -> None:
+        """What the row waited for is there."""
+        raise NotImplementedError
 
 
 def filtered_probs(logits: Tensor, sampling: Sampling) -> Tensor:
@@ -131,42 +193,54 @@ def penalise(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
     return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
-def generate(
-    stepper: Stepper, logits: Tensor, sampling: Sampling, seeds: Sequence[int], eos_ids: frozenset[int]
-) -> list[tuple[list[int], str]]:
-    """Decode every row from its first logits [b, V] until a stop token or `max_new_tokens`.
+def generate(stepper: Stepper, rows: Sequence[Row], sampling: Sampling) -> None:
+    """Write every row of a batch to its end. Rows that are done leave at once; rows that wait leave and come back."""
+    active = list(rows)
+    away: list[tuple[Row, Stepper]] = []
+    while active or away:
+        back = _returning(away, block=not active)
+        if back:
+            away = [pair for pair in away if pair not in back]
+            steppers = [other for _, other in back]
+            if not active:
+                stepper = steppers.pop(0)
+            if steppers:
+                stepper.join(steppers)
+            active += [row for row, _ in back]
+        drawing = [place for place, row in enumerate(active) if not row.queue]
+        if drawing:
+            _draw(stepper.logits(drawing).float(), [active[place] for place in drawing], sampling)
+        keep = [place for place, row in enumerate(active) if not row.done and row.waits_for is None]
+        if len(keep) < len(active):
+            away += [(row, stepper.split(place)) for place, row in enumerate(active) if row.waits_for is not None]
+            active = [active[place] for place in keep]
+            if active:
+                stepper.select(keep)
+        if active:
+            stepper.run([row.queue.popleft() for row in active])
 
-    Returns (tokens, "eos" | "length") for each row in order. Finished rows leave the batch at once.
-    """
-    written: list[list[int]] = [[] for _ in seeds]
-    finish = ["length"] * len(seeds)
-    alive = list(range(len(seeds)))
-    draws = None if sampling.greedy else _Draws(seeds, logits.device)
+
+def _draw(logits: Tensor, rows: Sequence[Row], sampling: Sampling) -> None:
+    """One token for each row, from its logits [b, V]."""
     penalty = sampling.repetition_penalty
-    seen = torch.zeros_like(logits, dtype=torch.bool) if penalty != 1 else None
-    for step in range(sampling.max_new_tokens):
-        scores = logits.float()
-        if seen is not None:
-            scores = penalise(scores, seen, penalty)
-        tokens = choose(scores, sampling, draws.next() if draws else None)
-        if seen is not None:
-            seen.scatter_(1, tokens.unsqueeze(1), True)
-        keep = []
-        for place, token in enumerate(tokens.tolist()):
-            written[alive[place]].append(token)
-            if token in eos_ids:
-                finish[alive[place]] = "eos"
-            else:
-                keep.append(place)
-        if not keep or step == sampling.max_new_tokens - 1:
-            break
-        if len(keep) < len(alive):
-            rows = torch.tensor(keep, device=tokens.device)
-            stepper.select(rows)
-            tokens, alive = tokens[rows], [alive[place] for place in keep]
-            if draws:
-                draws.select(keep)
-            if seen is not None:
-                seen = seen[rows]
-        logits = stepper.feed(tokens)
-    return list(zip(written, finish, strict=True))
+    if penalty != 1:
+        for row in rows:
+            if row.seen is None:
+                row.seen = logits.new_zeros(logits.shape[-1], dtype=torch.bool)
+        logits = penalise(logits, torch.stack([row.seen for row in rows]), penalty)
+    draws = None if sampling.greedy else torch.tensor([row.draws.next() for row in rows], device=logits.device)
+    for row, token in zip(rows, choose(logits, sampling, draws).tolist(), strict=True):
+        if row.seen is not None:
+            row.seen[token] = True
+        row.take(token)
+
+
+def _returning(away: list[tuple[Row, Stepper]], block: bool) -> list[tuple[Row, Stepper]]:
+    """The rows whose result has come; with `block`, at least one is waited for."""
+    if away and block:
+        wait([row.waits_for for row, _ in away], return_when=FIRST_COMPLETED)
+    back = [(row, stepper) for row, stepper in away if row.waits_for.done()]
+    for row, _ in back:
+        result, row.waits_for = row.waits_for.result(), None
+        row.resume(result)
+    return back

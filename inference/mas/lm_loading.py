@@ -51,22 +51,35 @@ WRAPPER_EXTRAS = (
 )
 
 
-def pick_device(device: str | torch.device | None = None) -> torch.device:
-    """The device asked for, or cuda if there is one, else the CPU; `InputError` if it is not here."""
+def pick_device(device: str | torch.device | None = None, flag: str = "--device") -> torch.device:
+    """The device asked for, or cuda if there is one, else the CPU; `InputError` (naming `flag`) if it is not here."""
     if device is None or device == "" or device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         found = torch.device(device)
     except RuntimeError as err:
-        raise InputError(f"--device {device}: unknown device; expected cpu, cuda or cuda:N") from err
+        raise InputError(f"{flag} {device}: unknown device; expected cpu, cuda or cuda:N") from err
     if found.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if count == 0:
-            raise InputError(f"--device {device}: this machine has no usable CUDA device; use --device cpu")
+            raise InputError(f"{flag} {device}: this machine has no usable CUDA device; use {flag} cpu")
         if (found.index or 0) >= count:
-            raise InputError(f"--device {device}: this machine has {count} CUDA device(s), numbered from 0")
+            raise InputError(f"{flag} {device}: this machine has {count} CUDA device(s), numbered from 0")
     if found.type == "mps" and not torch.backends.mps.is_available():
-        raise InputError(f"--device {device}: this machine has no usable MPS device; use --device cpu")
+        raise InputError(f"{flag} {device}: this machine has no usable MPS device; use {flag} cpu")
+    return found
+
+
+def parse_device_map(text: str) -> dict[str, str]:
+    """`--device_map ROLE=DEVICE,...` as {role: device}."""
+    found: dict[str, str] = {}
+    for item in text.split(","):
+        role, _, device = (part.strip() for part in item.partition("="))
+        if not role or not device:
+            raise InputError(f"--device_map {text}: {item!r} is not ROLE=DEVICE, such as solver=cuda:1")
+        if role in found:
+            raise InputError(f"--device_map {text}: {role} is given twice")
+        found[role] = device
     return found
 
 

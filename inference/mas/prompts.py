@@ -43,34 +43,43 @@ Parts = tuple[str | Slot, ...]  # user text with slots
 Pieces = list[list[int] | Slot]  # token ids with slots
 _OPEN, _CLOSE = "<<slot:7b1f:", ">>"
 _MARKER = re.compile(re.escape(_OPEN) + r"([A-Z0-9_]+)" + re.escape(_CLOSE))
+_FIELD_LINE = re.compile(r"\{([a-z_]+)\}")
 
 
-def fields(style: Style, question: Question) -> dict[str, str]:
-    """What `{name}` stands for in this question's prompts.
+def fields(style: Style, role: str, question: Question, tools: Sequence[str] = ()) -> dict[str, str]:
+    """What `{name}` stands for in the prompts of `role` for this question, in a stage that can run `tools`.
 
-    `question` is its text; the rest are the style's `pieces` of the question's family, in which `{question}` and
-    `{fn_name}` are replaced in turn. For code, the piece `interface` is the one called `interface_program`,
-    `interface_function` or (name unknown) `interface_unnamed`, if the style has them.
+    The question's own fields, and the style's pieces: each in its text for the question's family, with the pieces above
+    it put in, or empty if its conditions do not hold.
     """
-    own = {"question": question.text, "fn_name": question.fn_name or ""}
-    filled = {}
-    for key, prompts in style.pieces.items():
-        text = prompts.get(question.family, prompts.get("math", ""))
-        filled[key] = _fill(text, own)
-    if question.family == "code":
-        kind = "program" if question.kind != "function" else "function" if question.fn_name else "unnamed"
-        filled["interface"] = filled.get(f"interface_{kind}", filled.get("interface", ""))
-        # The block of a code task may show the interface line; it is put in now that the line is known.
-        filled = {key: text.replace("[[interface]]", filled["interface"]) for key, text in filled.items()}
-    return {**filled, **own}
+    filled = {"question": question.text, "fn_name": question.fn_name or "", "label": style.role(role).label}
+    kind = ("function" if question.kind == "function" else "program") if question.family == "code" else ""
+    for key, piece in style.pieces.items():
+        shown = piece.when.holds(question.text, kind, bool(question.fn_name), tools)
+        template = piece.texts.get(question.family, piece.texts.get("math", "")) if shown else ""
+        filled[key] = "".join(_parts(template, filled, {}))
+    return filled
 
 
-def _fill(text: str, values: Mapping[str, str]) -> str:
-    return TOKEN.sub(lambda match: values[match[1]] if match[1] in values else match[0], text)
+def _without_empty(template: str, values: Mapping[str, str]) -> str:
+    """The template without lines that are one empty field; of the blank lines around one, a single one stays."""
+    lines: list[str] = []
+    dropped = False
+    for line in template.split("\n"):
+        field = _FIELD_LINE.fullmatch(line)
+        if field and not values[field[1]]:
+            dropped = True
+        elif not (dropped and not line.strip() and (not lines or not lines[-1].strip())):
+            lines.append(line)
+            dropped = False
+    while dropped and lines and not lines[-1].strip():
+        lines.pop()
+    return "\n".join(lines)
 
 
 def _parts(template: str, values: Mapping[str, str], texts: Mapping[str, str]) -> Parts:
     """The template with fields filled in one pass (a filled text is never searched again); text slots filled as text."""
+    template = _without_empty(template, values)
     parts: list[str | Slot] = []
     text, end = "", 0
     for match in TOKEN.finditer(template):
@@ -84,16 +93,30 @@ def _parts(template: str, values: Mapping[str, str], texts: Mapping[str, str]) -
 
 
 def user_parts(
-    style: Style, role: str, question: Question, round_index: int, texts: Mapping[str, str] | None = None
+    style: Style,
+    role: str,
+    question: Question,
+    round_index: int,
+    texts: Mapping[str, str] | None = None,
+    tools: Sequence[str] = (),
 ) -> Parts:
-    """The user prompt of `role` in round `round_index` (1-based); slots named in `texts` are filled with that text."""
+    """The user prompt of `role` in round `round_index` (1-based); slots named in `texts` are filled with that text.
+
+    `tools` are those that this stage can run: the speaker's, while it writes the answer, and none in any other stage.
+    """
     template = style.role(role).template(question.family, round_index)
-    return _parts(template, fields(style, question), texts or {})
+    return _parts(template, fields(style, role, question, tools), texts or {})
 
 
-def single_parts(style: Style, question: Question) -> Parts:
+def system_text(style: Style, role: str, question: Question, tools: Sequence[str] = ()) -> str:
+    """The system message of `role`; `tools` as in `user_parts`."""
+    return "".join(_parts(style.role(role).system, fields(style, role, question, tools), {}))
+
+
+def single_parts(style: Style, question: Question, tools: Sequence[str] = ()) -> Parts:
     """The plain prompt for the speaker's model alone."""
-    return _parts(pick_family(style.single, question.family, "single"), fields(style, question), {})
+    template = pick_family(style.single, question.family, "single")
+    return _parts(template, fields(style, style.speaker, question, tools), {})
 
 
 def chat_text(

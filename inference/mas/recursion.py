@@ -15,6 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,21 +25,24 @@ from inference.mas.agent import Agent, Batch
 from inference.mas.decoding import Generation, Sampling, sample_seed
 from inference.mas.errors import InputError
 from inference.mas.links import OuterLink
-from inference.mas.prompts import Question, chat_ids, single_parts, user_parts
+from inference.mas.prompts import Question, chat_ids, single_parts, system_text, user_parts
 from inference.mas.styles import CONTROLS, METHODS, Link, Style
+from inference.mas.tools import ToolUse
+from inference.mas.writing import Suffix
 
 Message = list[Any]  # one entry a sample: vectors [m, D] (latent method) or a text (text method)
 Stage = Callable[[str, int, dict[str, Message], bool], Any]
 Send = Callable[[Link, int, Any], Message]
+NeedsSuffix = Callable[[Question, str], Suffix | None]
 
 
 @dataclass
 class Answer:
     """What the system answered to one question, and what it cost over all agents and rounds.
 
-    `prompt_tokens` counts prefilled positions (text and message vectors), `latent_steps` latent steps, and
-    `generated_tokens` written tokens, those of text messages and of every rollout among them. `seconds` are this
-    question's share of its batch by stage.
+    `prompt_tokens` counts positions that were put in (text, message vectors, suffixes of answers without their form),
+    `latent_steps` latent steps, `generated_tokens` written tokens, those of text messages and of every rollout among
+    them, and `tool_tokens` tokens of tool results that were read. `seconds` are this question's share of its batch by stage.
     """
 
     question_id: str
@@ -47,6 +51,7 @@ class Answer:
     latent_steps: int = 0
     generated_tokens: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    tool_tokens: int = 0
 
 
 class _Agents(dict[str, Agent]):
@@ -146,6 +151,8 @@ class MultiAgentSystem:
         num_rollouts: int = 1,
         seed: int = 42,
         enable_thinking: bool = False,
+        tools: ToolUse | None = None,
+        needs_suffix: NeedsSuffix | None = None,
     ) -> list[Answer]:
         """Answer questions as one batch.
 
@@ -153,6 +160,10 @@ class MultiAgentSystem:
         plain prompt). `control` replaces every message that a receiver gets: by nothing ("none"), zeros, noise of the
         same norm, or, for "shuffle", the message of the same link and round from the run of another question,
         `donors[i]`. Rollouts of a question share latents and the speaker's prefill.
+
+        `tools` are run where the speaker writes its answer, if its role declares them; the plain prompt of "single"
+        offers none. `needs_suffix(question, text)` looks at every finished answer, of any method: given a suffix, the
+        answer goes on from it in its own context.
         """
         _check(method, control, rounds, latent_steps, num_rollouts)
         if not questions:
@@ -167,6 +178,8 @@ class MultiAgentSystem:
             num_rollouts=num_rollouts,
             seed=seed,
             enable_thinking=enable_thinking,
+            tools=tools,
+            needs_suffix=needs_suffix,
         )
         if control == "shuffle":
             if donors is None or len(donors) != len(questions):
@@ -206,6 +219,8 @@ class _Run:
     num_rollouts: int
     seed: int
     enable_thinking: bool
+    tools: ToolUse | None = None
+    needs_suffix: NeedsSuffix | None = None
     control: str | None = None
     donor_mail: dict[tuple[str, int], Message] = field(default_factory=dict)
 
@@ -213,6 +228,7 @@ class _Run:
         self.prompt_tokens = [0] * len(self.questions)
         self.latents = [0] * len(self.questions)
         self.generated = [0] * len(self.questions)
+        self.tool_tokens = [0] * len(self.questions)
         self.seconds: dict[str, float] = defaultdict(float)
 
     def answers(self) -> list[Answer]:
@@ -222,7 +238,15 @@ class _Run:
             generations = self.system.exchange(self.rounds, self.stage, self.send)
         share = {stage: seconds / len(self.questions) for stage, seconds in self.seconds.items()}
         return [
-            Answer(question.id, rollouts, self.prompt_tokens[i], self.latents[i], self.generated[i], dict(share))
+            Answer(
+                question.id,
+                rollouts,
+                self.prompt_tokens[i],
+                self.latents[i],
+                self.generated[i],
+                dict(share),
+                self.tool_tokens[i],
+            )
             for i, (question, rollouts) in enumerate(zip(self.questions, generations, strict=True))
         ]
 
@@ -259,26 +283,52 @@ class _Run:
     ) -> list[list[Generation]]:
         agent, batch = self.prepare(role, round_index, inbox, single)
         # A text message is a draw of its own; the answer's draws depend on (seed, sample, rollout) alone.
-        last = single or (role == self.system.style.speaker and round_index == self.rounds)
+        last = single or self.is_last(role, round_index)
         purpose = "text" if last else f"text:{role}:{round_index}"
         seeds = [[sample_seed(self.seed, q.id or q.text, r, purpose) for r in range(rollouts)] for q in self.questions]
+        suffixes = None
+        if last and self.needs_suffix:
+            suffixes = [partial(self.needs_suffix, question) for question in self.questions]
         with self.timed(role, "speak", agent):
-            generations = agent.speak(batch, self.sampling, seeds)
-        self.generated = [
-            count + sum(len(g.tokens) for g in row) for count, row in zip(self.generated, generations, strict=True)
-        ]
+            generations = agent.speak(
+                batch,
+                self.sampling,
+                seeds,
+                tools=self.tools if last and not single else None,
+                suffixes=suffixes,
+                names=[q.id or str(index) for index, q in enumerate(self.questions)],
+            )
+        for index, row in enumerate(generations):
+            self.generated[index] += sum(len(written.tokens) for written in row)
+            self.tool_tokens[index] += sum(written.tool_tokens for written in row)
+            self.prompt_tokens[index] += sum(written.suffix_tokens for written in row)
         return generations
+
+    def is_last(self, role: str, round_index: int) -> bool:
+        return role == self.system.style.speaker and round_index == self.rounds
+
+    def offered(self, role: str) -> tuple[str, ...]:
+        return tuple(n for n in self.system.style.role(role).tools if self.tools and n in self.tools.box.names)
 
     def prepare(
         self, role: str, round_index: int, inbox: dict[str, Message], single: bool = False
     ) -> tuple[Agent, Batch]:
-        """The agent with its prompts embedded: texts of the inbox go into the prompt, vectors into its slots."""
+        """The agent with its prompts embedded: texts of the inbox go into the prompt, vectors into its slots.
+
+        Prompts offer the tools that this stage can run: those of the role that this run has, in the stage that answers.
+        """
         agent, style = self.system.activate(role), self.system.style
+        tools = self.offered(role) if not single and self.is_last(role, round_index) else ()
         prompts = []
         for index, question in enumerate(self.questions):
             texts = {slot: message[index] for slot, message in inbox.items()} if self.method == "text" else {}
-            parts = single_parts(style, question) if single else user_parts(style, role, question, round_index, texts)
-            prompts.append(chat_ids(agent.tokenizer, agent.role.system, parts, enable_thinking=self.enable_thinking))
+            parts = (
+                single_parts(style, question)
+                if single
+                else user_parts(style, role, question, round_index, texts, tools)
+            )
+            system = system_text(style, role, question, tools)
+            prompts.append(chat_ids(agent.tokenizer, system, parts, enable_thinking=self.enable_thinking))
         batch = agent.embed(prompts, {} if self.method == "text" else inbox)
         self.prompt_tokens = [count + new for count, new in zip(self.prompt_tokens, batch.prompt_tokens, strict=True)]
         return agent, batch

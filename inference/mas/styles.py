@@ -4,12 +4,15 @@ A style is a YAML file: an ordered list of roles, the speaker (last in order), l
 A link whose target stands before its source, or is its source, is feedback: its message arrives in the next round.
 
     name: my_style
+    base: sequential_light                     # optional: start from a style, or a file ("./x.yaml"); what stands here
+                                               # replaces its entries, mapping by mapping
     system: You are a helpful assistant.       # for every role that has no `system` of its own
     roles:                                     # in the order of a round
       planner:
         model: ./planner                       # base model: hub id, folder, "./" = beside this file
         repo: ./planner                        # model and inner link, or the inner link alone
         targets: [plan]                        # training: columns with this role's text, the first that exists
+        tools: [python]                        # what it may call when it writes the answer (the speaker only)
         first: {math: "...{question}..."}      # prompt of round 1, by task family
         later: {math: "...<<FEEDBACK>>..."}    # prompt of rounds 2, 3, ... (default: as the first)
     speaker: solver
@@ -17,15 +20,24 @@ A link whose target stands before its source, or is its source, is feedback: its
       outer_12: {source: planner, target: critic, slot: PLAN}     # fills <<PLAN>> in the critic's prompts
     outer_repo: ./outer
     single: {math: "{question}"}               # the speaker alone, without a system
+    pieces:                                    # texts that prompts share, by task family; may use those above them
+      hint: {when: {question: "prime"}, math: "Mind the number 1."}
 
-Families without a prompt of their own fall back to `math`. `{name}` stands for a field of the question (see
-`prompts.fields`) and for the entries of `pieces`; `<<NAME>>` for a slot.
+Families without a text of their own fall back to `math`. In prompts, systems and pieces, `{name}` stands for `question`,
+`fn_name` (of a code task), `label` (of the role) or a piece; in prompts, `<<NAME>>` for a slot. A piece whose `when` does
+not hold is empty, and a line that is one empty piece is left out. `when` may ask for
+
+    question: REGEX         found in the question           kind: program | function    of a code task
+    not_question: REGEX     not found in it                 named: true | false         `fn_name` is known
+    tool: NAME | any        the stage can run this tool     (all of them must hold)
+
+Tools are offered to the speaker while it writes the answer, and in no other stage, because no tool runs there.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,14 +55,51 @@ METHODS = ("latent", "text", "single")
 CONTROLS = ("none", "zero", "noise", "shuffle")
 # A field is {name}; a brace after a letter or backslash belongs to the text, as in \boxed{answer}.
 TOKEN = re.compile(r"(?<![A-Za-z}])\{([a-z_]+)\}|<<([A-Z][A-Z0-9_]*)>>")
-QUESTION_FIELDS = frozenset({"question", "fn_name"})
+QUESTION_FIELDS = ("question", "fn_name", "label")
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+FIELD_NAME = re.compile(r"[a-z_]+")
+TOOL_NAME = re.compile(r"[a-z][a-z0-9_]*")  # it is also the tag that a call stands in
+# Overrides and manifests name the outer links so.
+RESERVED_ROLES = ("outer",)
 
 Prompts = Mapping[str, str]  # family -> template
 
 
 @dataclass(frozen=True)
+class When:
+    """What must hold for a piece to be shown; None = no condition."""
+
+    question: str | None = None
+    not_question: str | None = None
+    kind: str | None = None
+    named: bool | None = None
+    tool: str | None = None
+
+    def holds(self, question: str, kind: str, named: bool, tools: Sequence[str]) -> bool:
+        """True if the piece is shown for this question in a stage that can run `tools`."""
+        return (
+            (self.question is None or re.search(self.question, question) is not None)
+            and (self.not_question is None or re.search(self.not_question, question) is None)
+            and self.kind in (None, kind)
+            and self.named in (None, named)
+            and (self.tool is None or (bool(tools) if self.tool == "any" else self.tool in tools))
+        )
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A text that prompts share, by task family, and when it is shown."""
+
+    texts: Prompts
+    when: When = When()
+
+
+@dataclass(frozen=True)
 class Role:
-    """One agent's part. `label` names it in manifests, `mas_role` and `flag` in the trainers' flags."""
+    """One agent's part. `label` names it in manifests, `mas_role` and `flag` in the trainers' flags.
+
+    `tools` are what it may call while it writes the answer; only the speaker has any.
+    """
 
     name: str
     label: str
@@ -62,6 +111,7 @@ class Role:
     first: Prompts
     later: Prompts
     targets: tuple[str, ...]
+    tools: tuple[str, ...] = ()
 
     def template(self, family: str, round_index: int) -> str:
         """The user prompt of a round (1-based) for a task family; `InputError` if the style has none."""
@@ -93,10 +143,9 @@ class Style:
     speaker: str
     links: tuple[Link, ...]
     outer_repo: str
-    task_scoped: bool
     link_sets: Mapping[str, str]
     single: Prompts
-    pieces: Mapping[str, Prompts]
+    pieces: Mapping[str, Piece]
 
     def role(self, name: str) -> Role:
         """The role called `name` (role name, label or training name, any letter case)."""
@@ -143,28 +192,94 @@ def load_style(name_or_path: str | Path, prompts: str | Path | None = None) -> S
     `prompts` is a YAML file with the same keys as a style, of which `system`, `single`, `pieces` and the roles' `system`,
     `first` and `later` replace the style's own. Raises `InputError` with the file and the YAML path.
     """
+    path = _style_path(name_or_path, f"--style {name_or_path}")
+    raw = _with_base(path)
+    if prompts is not None:
+        raw = _with_prompts(raw, _read_yaml(Path(prompts)), str(prompts))
+    return _Reader(path).style(raw)
+
+
+def _style_path(name_or_path: str | Path, where: str) -> Path:
     path = Path(name_or_path)
     if path.suffix not in {".yaml", ".yml"}:
         path = STYLES_DIR / f"{name_or_path}.yaml"
         if not path.is_file():
-            raise InputError(
-                f"--style {name_or_path}: unknown style; expected one of {', '.join(list_styles())}, or a .yaml file"
-            )
-    raw = _read_yaml(path)
-    if prompts is not None:
-        raw = _with_prompts(raw, _read_yaml(Path(prompts)), str(prompts))
-    return _Reader(path).style(raw)
+            raise InputError(f"{where}: unknown style; expected one of {', '.join(list_styles())}, or a .yaml file")
+    return path
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice, of which YAML readers silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.value in seen and key_node.tag != "tag:yaml.org,2002:merge":
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key_node.value!r} stands twice in one mapping", key_node.start_mark
+                )
+            seen.add(key_node.value if isinstance(key_node.value, str) else id(key_node))
+        return super().construct_mapping(node, deep)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"{path}: no such file; expected a YAML file")
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as err:
-        raise InputError(f"{path}: not valid YAML: {str(err)[:200]}") from err
+        said = " ".join(str(err).replace('in "<unicode string>", ', "at ").split())
+        raise InputError(f"{path}: not valid YAML: {said[:300]}") from err
     if not isinstance(raw, dict):
         raise InputError(f"{path}: expected a mapping at the top, found {type(raw).__name__}")
+    return raw
+
+
+def _with_base(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The file's entries, with those of its `base` where it has none of its own; paths are made absolute."""
+    raw = _placed(_read_yaml(path), path)
+    base = raw.pop("base", None)
+    if base is None:
+        return raw
+    if not isinstance(base, str):
+        raise InputError(f"{path}: base: expected a style's name or a .yaml file, found {type(base).__name__}")
+    chain = (*above, path.resolve())
+    own = path.resolve().parent / base
+    found = own if own.suffix in {".yaml", ".yml"} else _style_path(base, f"{path}: base: {base!r}")
+    if not found.is_file():
+        raise InputError(f"{path}: base: no file {found}; expected a style's name or a .yaml file")
+    if found.resolve() in chain:
+        raise InputError(f"{path}: base: {base!r} is based on this file in turn; expected a chain with an end")
+    under = _with_base(found, chain)
+    # A file of its own is a style of its own, whatever it starts from.
+    under.pop("name", None)
+    return _merged(under, raw)
+
+
+def _merged(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(under)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = _merged(dict(result[key]), value) if both else value
+    return result
+
+
+def _placed(raw: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Relative places in a file made absolute; hub ids stay as they are."""
+
+    def place(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value.startswith(("./", "../")):
+            return str((path.resolve().parent / value).resolve())
+        return str(ROOT / value) if value.startswith("assets/") else value
+
+    def put(spec: Any, keys: Iterable[str]) -> Any:
+        return {k: place(v) if k in keys else v for k, v in spec.items()} if isinstance(spec, Mapping) else spec
+
+    raw = put(raw, ("outer_repo",))
+    if isinstance(raw.get("roles"), Mapping):
+        raw["roles"] = {name: put(spec, ("model", "repo")) for name, spec in raw["roles"].items()}
     return raw
 
 
@@ -183,7 +298,9 @@ def _with_prompts(raw: dict[str, Any], new: dict[str, Any], where: str) -> dict[
             for role, spec in value.items():
                 if role not in roles:
                     raise InputError(f"{where}: roles.{role}: the style has no such role; it has {', '.join(roles)}")
-                for part, prompt in (spec or {}).items():
+                if not isinstance(spec, dict):
+                    raise InputError(f"{where}: roles.{role}: expected a mapping, found {type(spec).__name__}")
+                for part, prompt in spec.items():
                     if part not in {"system", "first", "later"}:
                         raise InputError(f"{where}: roles.{role}.{part}: only system, first and later can be replaced")
                     old = roles[role].get(part) or {}
@@ -228,22 +345,23 @@ class _Reader:
                 raise self.fail(f"{at}{key}", "missing; the style needs it")
         return dict(raw)
 
-    def place(self, value: str) -> str:
-        """A path of the file made absolute; hub ids stay as they are."""
-        if value.startswith("./") or value.startswith("../"):
-            return str((self.path.resolve().parent / value).resolve())
-        if value.startswith("assets/"):
-            return str(ROOT / value)
-        return value
+    def names(self, raw: Any, where: str, pattern: re.Pattern[str]) -> tuple[str, ...]:
+        """A list of names, each once."""
+        for index, item in enumerate(raw):
+            if not isinstance(item, str) or not pattern.fullmatch(item):
+                raise self.fail(f"{where}[{index}]", f"{item!r}: expected a name ({pattern.pattern})")
+        if len(set(raw)) != len(raw):
+            raise self.fail(where, "a name stands twice; name each once")
+        return tuple(raw)
 
     def style(self, raw: Mapping[str, Any]) -> Style:
         known = {
             "name": str, "paradigm": str, "variant": str, "mas_shape": str, "design": str, "system": str, "roles": dict, "speaker": str,
-            "links": dict, "outer_repo": str, "task_scoped": bool, "link_sets": dict, "single": dict, "pieces": dict,
+            "links": dict, "outer_repo": str, "link_sets": dict, "single": dict, "pieces": dict,
         }  # fmt: skip
         top = self.take(raw, "", known, ("roles", "speaker", "links", "single"))
         name = top.get("name", self.path.stem)
-        pieces = {key: self.prompts(value, f"pieces.{key}") for key, value in top.get("pieces", {}).items()}
+        pieces = {key: self.piece(key, value) for key, value in top.get("pieces", {}).items()}
         roles = tuple(
             self.role(key, value, index, top.get("system", ""))
             for index, (key, value) in enumerate(top["roles"].items(), 1)
@@ -266,37 +384,43 @@ class _Reader:
             roles=roles,
             speaker=top["speaker"],
             links=links,
-            outer_repo=self.place(top.get("outer_repo", "")),
-            task_scoped=top.get("task_scoped", False),
-            link_sets=top.get("link_sets", {}),
+            outer_repo=top.get("outer_repo", ""),
+            link_sets=self.link_sets(top.get("link_sets", {})),
             single=self.prompts(top["single"], "single"),
             pieces=pieces,
         )
+        self.check_names(style)
         self.check_slots(style)
         return style
 
-    def role(self, name: str, raw: Any, index: int, system: str) -> Role:
+    def role(self, name: Any, raw: Any, index: int, system: str) -> Role:
         where = f"roles.{name}"
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise self.fail(where, "expected a role's name of letters, digits and underscores, a letter first")
         known = {
             "label": str, "model": str, "repo": str, "mas_role": str, "flag": str, "system": str,
-            "first": dict, "later": dict, "targets": list,
+            "first": dict, "later": dict, "targets": list, "tools": list,
         }  # fmt: skip
         spec = self.take(raw, where, known, ("model", "first"))
         first = self.prompts(spec["first"], f"{where}.first")
+        flag = spec.get("flag", f"agent{index}")
+        if not NAME.fullmatch(flag):
+            raise self.fail(f"{where}.flag", f"{flag!r}: expected letters, digits and underscores")
         return Role(
             name=name,
             label=spec.get("label", name.capitalize()),
-            model=self.place(spec["model"]),
-            repo=self.place(spec.get("repo", spec["model"])),
+            model=spec["model"],
+            repo=spec.get("repo", spec["model"]),
             mas_role=spec.get("mas_role", name),
-            flag=spec.get("flag", f"agent{index}"),
-            system=spec.get("system", system),
+            flag=flag,
+            system=spec.get("system", system).strip(),
             first=first,
             later={**first, **self.prompts(spec.get("later", {}), f"{where}.later")},
             targets=tuple(str(column) for column in spec.get("targets", [])),
+            tools=self.names(spec.get("tools", []), f"{where}.tools", TOOL_NAME),
         )
 
-    def link(self, key: str, raw: Any, names: list[str]) -> Link:
+    def link(self, key: Any, raw: Any, names: list[str]) -> Link:
         where = f"links.{key}"
         if not re.fullmatch(r"[A-Za-z0-9_]+", str(key)):
             raise self.fail(where, "a link's key names its file; expected letters, digits and underscores")
@@ -308,6 +432,32 @@ class _Reader:
             raise self.fail(f"{where}.slot", f"{spec['slot']!r}: expected capitals, digits and underscores")
         return Link(key=str(key), **spec)
 
+    def link_sets(self, raw: Mapping[Any, Any]) -> dict[str, str]:
+        for task, value in raw.items():
+            if not isinstance(task, str) or not isinstance(value, str):
+                raise self.fail(f"link_sets.{task}", "expected a dataset or task family and the name of a set of links")
+        return dict(raw)
+
+    def piece(self, key: Any, raw: Any) -> Piece:
+        where = f"pieces.{key}"
+        if not isinstance(key, str) or not FIELD_NAME.fullmatch(key) or key in QUESTION_FIELDS:
+            raise self.fail(
+                where, f"a piece's name is small letters and underscores, and none of {', '.join(QUESTION_FIELDS)}"
+            )
+        if not isinstance(raw, Mapping):
+            raise self.fail(where, f"expected a mapping of task family to text, found {type(raw).__name__}")
+        known = {"question": str, "not_question": str, "kind": str, "named": bool, "tool": str}
+        when = self.take(raw.get("when", {}), f"{where}.when", known, ())
+        for name in ("question", "not_question"):
+            try:
+                re.compile(when.get(name, ""))
+            except re.error as err:
+                raise self.fail(f"{where}.when.{name}", f"not a regular expression ({err})") from err
+        if when.get("kind", "program") not in {"program", "function"}:
+            raise self.fail(f"{where}.when.kind", f"{when['kind']!r}: expected program or function")
+        texts = {family: text for family, text in raw.items() if family != "when"}
+        return Piece(self.prompts(texts, where), When(**when))
+
     def prompts(self, raw: Any, where: str) -> dict[str, str]:
         if not isinstance(raw, Mapping):
             raise self.fail(where, f"expected a mapping of task family to text, found {type(raw).__name__}")
@@ -318,15 +468,45 @@ class _Reader:
                 raise self.fail(f"{where}.{family}", f"expected text, found {type(text).__name__}")
         return {family: text.strip() for family, text in raw.items()}
 
+    def check_names(self, style: Style) -> None:
+        """No name stands for two roles, and no role works for nobody."""
+        taken: dict[str, str] = {name: f"{name!r}, which is the outer links' name" for name in RESERVED_ROLES}
+        flags: dict[str, str] = {}
+        for role in style.roles:
+            for part, value in (("", role.name), (".label", role.label), (".mas_role", role.mas_role)):
+                owner = taken.setdefault(value.lower(), role.name)
+                if owner != role.name:
+                    raise self.fail(f"roles.{role.name}{part}", f"{value!r} names {owner} already")
+            if flags.setdefault(role.flag, role.name) != role.name:
+                raise self.fail(f"roles.{role.name}.flag", f"{role.flag!r} names {flags[role.flag]} already")
+            if role.tools and role.name != style.speaker:
+                raise self.fail(
+                    f"roles.{role.name}.tools",
+                    f"only the speaker ({style.speaker}) writes text, so only it can call tools",
+                )
+            if role.name != style.speaker and not style.outgoing(role.name):
+                raise self.fail(
+                    f"roles.{role.name}", "no link starts here, so its work reaches nobody; add one to links"
+                )
+        for key, piece in style.pieces.items():
+            known = style.role(style.speaker).tools
+            if piece.when.tool not in (None, "any", *known):
+                raise self.fail(
+                    f"pieces.{key}.when.tool",
+                    f"{piece.when.tool!r} is no tool of the speaker; it has {', '.join(known) or 'none'}",
+                )
+
     def check_slots(self, style: Style) -> None:
         """Every slot that a template shows is filled by a link of its round, and every link finds its slot."""
-        fields = QUESTION_FIELDS | set(style.pieces)
-        for key, prompts in style.pieces.items():
-            for family, text in prompts.items():
-                self.check_template(text, QUESTION_FIELDS, (), f"pieces.{key}.{family}")
+        fields = list(QUESTION_FIELDS)
+        for key, piece in style.pieces.items():
+            for family, text in piece.texts.items():
+                self.check_template(text, fields, (), f"pieces.{key}.{family}")
+            fields.append(key)
         for family, text in style.single.items():
             self.check_template(text, fields, (), f"single.{family}")
         for role in style.roles:
+            self.check_template(role.system, fields, (), f"roles.{role.name}.system")
             incoming = style.incoming(role.name)
             now = [link.slot for link in incoming if not style.is_feedback(link)]
             every = [link.slot for link in incoming]
@@ -336,9 +516,7 @@ class _Reader:
                 for family, text in prompts.items():
                     self.check_template(text, fields, slots, f"roles.{role.name}.{part}.{family}")
 
-    def check_template(
-        self, text: str, fields: set[str] | frozenset[str], slots: list[str] | tuple[str, ...], where: str
-    ) -> None:
+    def check_template(self, text: str, fields: Sequence[str], slots: Sequence[str], where: str) -> None:
         seen = []
         for match in TOKEN.finditer(text):
             field, slot = match.groups()

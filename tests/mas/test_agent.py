@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from inference.mas.agent import Session
 from inference.mas.decoding import Sampling
 from inference.mas.errors import InputError
 from inference.mas.prompts import Question, Slot, chat_ids, user_parts
@@ -136,3 +137,27 @@ def test_a_message_of_wrong_width_or_a_missing_one_is_told(agent):
         agent.embed([[Slot("A")]], {"A": [torch.zeros(2, agent.width + 1)]})
     with pytest.raises(InputError, match="no message for slot <<B>>"):
         agent.embed([[Slot("B")]], {"A": [torch.zeros(2, agent.width)]})
+
+
+@torch.no_grad()
+def test_rows_leave_and_come_back_to_another_length(agent):
+    """A row steps alone, then joins rows that are longer by now: every state is that of a row that was never moved."""
+    tokens = torch.arange(20, 60).reshape(2, 20)  # past the sliding window of the families that have one
+    batch = batch_of(agent, [0, 1])
+    together, away = Session(agent, batch), None
+    for step in range(8):
+        together.run(tokens[:, step].tolist())
+    away = together.split(1)
+    together.select([0])
+    for step in range(8, 20):
+        together.run([int(tokens[0, step])])
+    for step in range(8, 11):
+        away.run([int(tokens[1, step])])
+    together.join([away])
+    together.run([61, 62])
+    for row, (own, last) in enumerate(((tokens[0], 61), (tokens[1, :11], 62))):
+        alone = Session(agent, batch_of(agent, [row]))
+        for token in [*own.tolist(), last]:
+            alone.run([token])
+        assert torch.allclose(together.last[row], alone.last[0], atol=TOLERANCE, rtol=0)
+        assert int(together.position[row]) == int(alone.position[0])

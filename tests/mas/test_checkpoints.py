@@ -29,23 +29,34 @@ from tests.mini_hub import add_released
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory):
-    """Folders in the released layout of `sequential_light`."""
+    """Folders in the released layouts: links in a math and a code set, and links for every task."""
     folder = tmp_path_factory.mktemp("released")
-    add_released(folder, "sequential_light")
+    for style in ("sequential_light", "mixture"):
+        add_released(folder, style)
     return folder / "models"
 
 
 @pytest.fixture
 def world(released, tmp_path):
     """A style over a private copy of the released folders: (style, {key: folder})."""
-    style = load_style("sequential_light")
+    return private_copy(released, tmp_path, "sequential_light")
+
+
+@pytest.fixture
+def untasked(released, tmp_path):
+    """The same of a style whose links are for every task."""
+    return private_copy(released, tmp_path, "mixture")
+
+
+def private_copy(released: Path, folder: Path, name: str):
+    style = load_style(name)
     names = {role.name: role.repo for role in style.roles} | {"outer": style.outer_repo}
-    text = style.path.read_text()
-    for name in names.values():
-        shutil.copytree(released / name, tmp_path / name)
-        text = text.replace(name, f"./{name}")
-    (tmp_path / "mine.yaml").write_text(text)
-    return load_style(tmp_path / "mine.yaml"), {key: tmp_path / name for key, name in names.items()}
+    for repo in names.values():
+        shutil.copytree(released / repo, folder / repo)
+    repos = {role.name: {"repo": f"./{role.repo}"} for role in style.roles}
+    mine = {"base": name, "name": name, "roles": repos, "outer_repo": f"./{style.outer_repo}"}
+    (folder / "mine.yaml").write_text(json.dumps(mine))
+    return load_style(folder / "mine.yaml"), {key: folder / repo for key, repo in names.items()}
 
 
 def edit(path: Path, change) -> None:
@@ -103,6 +114,30 @@ def test_outer_manifest_by_legacy_filename_labels_and_without_one(world):
     resolved, _, outer = load(world)
     assert same(outer["outer_12"], first)
     assert resolved.outer["outer_12"].type == "outer_ln_res_adapter"  # from outer_adapter_config(math).json
+
+
+def test_links_for_every_task(untasked):
+    """No `innerlink_config.json`, a flat outer manifest, and two names for one paradigm."""
+    style, places = untasked
+    math, inner, outer = load(untasked)
+    assert {files.inner.path.name for files in math.roles.values()} == {"adapter.pt"}
+    assert math.outer["outer_s2"].path.name == "Summarizer-Code-Outerlink.pt"
+    assert (outer["outer_1s"].source_width, outer["outer_1s"].target_width) == (24, 32)
+    code = load(untasked, "livecodebench")
+    assert all(same(code[1][name], link) for name, link in inner.items())
+    assert all(same(code[2][key], link) for key, link in outer.items())
+    for change in (lambda v: v.update(paradigm="hie"), lambda v: v.pop("paradigm")):
+        edit(places["outer"] / "outerlink_config.json", change)
+        assert same(load(untasked)[2]["outer_s3"], outer["outer_s3"])
+    # The type comes from the file's own keys where nobody tells it.
+    for place in places.values():
+        for name in ("adapter_config.json", "outer_adapter_config.json"):
+            (place / name).unlink(missing_ok=True)
+    edit(places["outer"] / "outerlink_config.json", lambda v: [entry.pop("adapter_type") for entry in v["adapters"]])
+    _, found, found_outer = load(untasked)
+    assert {link.link_type for link in found.values()} == {"ln_res_adapter"}
+    assert {link.link_type for link in found_outer.values()} == {"outer_ln_res_adapter"}
+    assert set(style.link_sets) == set()
 
 
 @pytest.mark.parametrize("save_format", ["pt", "safetensors"])

@@ -13,7 +13,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from inference.mas.decoding import Sampling, choose, filtered_probs, penalise, sample_seed
+from inference.mas.decoding import DRAW_BLOCK, Draws, Sampling, choose, filtered_probs, penalise, sample_seed
 from inference.mas.errors import InputError
 
 
@@ -69,6 +69,12 @@ def test_seeds_differ_by_every_part_and_are_stable():
         )
         == 5
     )
+
+
+def test_draws_are_one_stream_of_the_seed():
+    draws = Draws(7)
+    stream = torch.rand(3 * DRAW_BLOCK, generator=torch.Generator().manual_seed(7))
+    assert [draws.next() for _ in range(2 * DRAW_BLOCK + 5)] == stream[: 2 * DRAW_BLOCK + 5].tolist()
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,16 @@ from inference.mas.checkpoints import write_inner_dir, write_outer_dir
 from inference.mas.decoding import Sampling
 from inference.mas.errors import InputError
 from inference.mas.links import InnerLink, OuterLink
-from inference.mas.lm_loading import load_language_model, load_model, pick_device, pick_dtype, read_config
+from inference.mas.lm_loading import (
+    load_language_model,
+    load_model,
+    parse_device_map,
+    pick_device,
+    pick_dtype,
+    read_config,
+)
 from inference.mas.styles import load_style
-from system_loader import load_mas_system
+from system_loader import load_mas_system, place_roles
 from tests.mini_hub import add_released
 from tests.tiny_models import FAMILIES, make_lm, make_model
 
@@ -185,6 +192,32 @@ def test_offload_gives_the_same_answer(light):
     assert plain[0].rollouts == off[0].rollouts
 
 
+def test_roles_on_devices_of_their_own(light):
+    """All of them are the CPU here; what is checked is who goes where, and that names are validated."""
+    style = load_style("sequential_light")
+    cpu, meta = torch.device("cpu"), torch.device("meta")
+    places = place_roles(style, cpu, {"refiner": "meta", "Solver": cpu})
+    assert places == {"planner": cpu, "critic": meta, "solver": cpu}
+    mas = load_mas_system("sequential_light", "cpu", ckpt_override=light, device_map={"critic": "cpu:0"})
+    assert mas.agents["critic"].device == torch.device("cpu:0")
+    assert mas.answer(["3 + 4?"], rounds=2, latent_steps=2, sampling=Sampling(max_new_tokens=2))
+    for device_map, said in (
+        (
+            {"judge": "cpu"},
+            "--device_map judge=cpu: style sequential_light has no such role; it has planner, critic, solver",
+        ),
+        ({"critic": "cpu", "refiner": "cpu"}, "--device_map refiner=cpu: critic is given twice"),
+        ({"critic": "toaster"}, "--device_map critic: toaster: unknown device"),
+    ):
+        with pytest.raises(InputError) as caught:
+            place_roles(style, cpu, device_map)
+        assert said in str(caught.value)
+    assert parse_device_map("a=cuda:1, b=cpu") == {"a": "cuda:1", "b": "cpu"}
+    for bad in ("a", "a=", "=cpu", "a=cpu,", "a=cpu,a=cpu"):
+        with pytest.raises(InputError, match=f"^--device_map {bad}: "):
+            parse_device_map(bad)
+
+
 def test_links_are_checked_before_any_weights(light, tmp_path):
     bad = tmp_path / "bad"
     shutil.copytree(light["solver"], bad)
@@ -215,6 +248,8 @@ single: {math: "{question}"}
         write_inner_dir(tmp_path / role, InnerLink(32), "./base", {})
     links = {key: OuterLink(32, 32) for key in ("forth", "back")}
     write_outer_dir(tmp_path / "outer", links, style, "math", {})
+    apart = load_mas_system(tmp_path / "twins.yaml", "cpu", device_map={"second": "cpu:0"})
+    assert apart.agents["first"].model is not apart.agents["second"].model, "each device has its copy"
     mas = load_mas_system(tmp_path / "twins.yaml", "cpu")
     assert mas.agents["first"].model is mas.agents["second"].model
     assert mas.agents["first"].inner_link is not mas.agents["second"].inner_link

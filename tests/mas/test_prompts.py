@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inference.mas.errors import InputError
-from inference.mas.prompts import Question, Slot, chat_ids, chat_text, single_parts, target_ids, user_parts
+from inference.mas.prompts import Question, Slot, chat_ids, chat_text, fields, single_parts, target_ids, user_parts
 from inference.mas.styles import load_style
 from tests.mas.systems import FAMILIES
 from tests.tiny_models import make_tokenizer
@@ -17,7 +17,7 @@ def joined(tokenizer, pieces):
     return "".join(f"<<{p.name}>>" if isinstance(p, Slot) else tokenizer.decode(p) for p in pieces)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", (*FAMILIES, "deepseek"))
 @pytest.mark.parametrize("system", ["", "Be brief."])
 def test_pieces_join_to_the_rendered_chat(family, system):
     tokenizer = make_tokenizer(family)
@@ -70,7 +70,50 @@ def test_rounds_and_families_choose_the_template():
     assert "letter into \\boxed{}" in single_parts(STYLE, Question("Q", family="choice"))[0]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+OPTIONS = "Which?\n(A) one\n(B) two"
+
+
+@pytest.mark.parametrize(
+    ("question", "shown", "hidden"),
+    [
+        (Question("Q", family="choice"), "Choose A, B, C or D.", "number"),
+        (Question("Q\nChoose one of A, B, C, D.", family="choice"), "Multiple-choice", "\nChoose A, B, C or D."),
+        (Question("Q"), "for example \\boxed{1}", "letter"),
+        # A maths question with lettered options asks for a letter, and is still shown as a question.
+        (Question(OPTIONS), "the letter into \\boxed{}", "\\boxed{1}"),
+        (Question(OPTIONS), "Question:\n" + OPTIONS, "Multiple-choice"),
+        (Question("Point A. B is near."), "\\boxed{1}", "letter"),
+        (Question("Q", family="reasoning"), "plain words", "boxed"),
+        (Question("Q", family="code", kind="function", fn_name="f"), "function `f`", "standard input"),
+        (Question("Q", family="code", kind="function"), "function that the task asks for", "``;"),
+        (Question("Q", family="code"), "standard input", "function"),
+    ],
+)
+def test_pieces_follow_family_and_question(question, shown, hidden):
+    (text,) = single_parts(STYLE, question)
+    assert shown in text and hidden not in text and "\n\n\n" not in text and text == text.strip()
+
+
+def test_a_line_of_an_empty_piece_leaves_no_gap(tmp_path):
+    path = tmp_path / "gaps.yaml"
+    path.write_text(
+        """
+roles: {only: {model: m, first: {math: "{question}"}}}
+speaker: only
+links: {}
+pieces:
+  rare: {when: {question: ZZZ}, math: RARE}
+  all: {math: "{rare}\\n\\na\\n\\n{rare}\\n\\nb\\n{rare}\\nc {rare}d\\n\\n{rare}"}
+single: {math: "{all}|{label}"}
+"""
+    )
+    style = load_style(path)
+    assert single_parts(style, Question("x")) == ("a\n\nb\nc d|Only",)
+    rich = fields(style, "only", Question("ZZZ"))["all"]
+    assert rich == "RARE\n\na\n\nRARE\n\nb\nRARE\nc RAREd\n\nRARE"
+
+
+@pytest.mark.parametrize("family", (*FAMILIES, "deepseek"))
 def test_target_follows_the_prompt_as_the_model_would_write_it(family):
     tokenizer = make_tokenizer(family)
     parts = user_parts(STYLE, "solver", Question("Q"), 1, {"LATENT_REFINED_SLOT": "x"})
