@@ -247,7 +247,8 @@ class Loop:
             if parameter.grad is not None:
                 key = name.split(".", 1)[0]
                 squares[key] = squares.get(key, 0) + parameter.grad.float().square().sum()
-        norm = float(sum(squares.values(), torch.tensor(0.0)).sqrt()) if squares else 0.0
+        # Links may sit on several devices, so their shares are added as numbers.
+        norm = math.sqrt(sum(float(square) for square in squares.values()))
         finite = math.isfinite(norm)
         if finite:
             self.grad_norm = norm

@@ -35,6 +35,8 @@ FREE = frozenset(
         "device",
         "log_grad_norm",
         "cache_dir",
+        "offload",
+        "device_map",
     }
 )
 

@@ -156,7 +156,7 @@ def pick_style(args: argparse.Namespace) -> Style:
 def plain_style(model: str) -> tuple[Style, Role]:
     """A stand-in style for a model without a role."""
     role = Role("model", "Model", model, model, "", "model", "", {}, {}, ())
-    style = Style("plain", Path(), "plain", None, "plain", "plain", (role,), "model", (), "", False, {}, {}, {})
+    style = Style("plain", Path(), "plain", None, "plain", "plain", (role,), "model", (), "", {}, {}, {})
     return style, role
 
 
@@ -265,7 +265,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     summary = loop.run()
     if main_process:
         told = {"rows": len(train_rows), "heldout_rows": len(heldout_rows), "dropped": counts[2]}
-        cuts = {"cut_rows": len(task.cut_rows), "rows_without_target": len(task.unfit_rows)}
+        cuts = {
+            "longest": task.longest,
+            "cut_rows": len(task.cut_tokens),
+            "cut_tokens": sum(task.cut_tokens.values()),
+            "rows_without_target": len(task.unfit_rows),
+        }
         print(json.dumps({"role": role.name, **told, **cuts, **summary, "save_dir": args.save_dir}))
 
 
@@ -292,7 +297,13 @@ def text_source(
     def by_role(tokenizer: Any, row: int) -> Tokens:
         texts = upstream_texts(style, role.name, examples[row])
         return role_tokens(
-            style, role.name, tokenizer, examples[row], 1, texts=texts, enable_thinking=args.enable_thinking
+            style,
+            role.name,
+            tokenizer,
+            examples[row],
+            texts=texts,
+            enable_thinking=args.enable_thinking,
+            tools=role.tools,
         )
 
     told = ", ".join(f"{name}: {column}" for name, column in found.columns.items())

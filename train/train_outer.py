@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -26,8 +26,10 @@ import torch
 from inference.mas.checkpoints import fingerprint, write_outer_dir
 from inference.mas.errors import InputError, exit_on_input_error
 from inference.mas.links import DEFAULT_OUTER, canonical_outer
-from inference.mas.lm_loading import pick_dtype
+from inference.mas.lm_loading import parse_device_map, pick_dtype
+from inference.mas.recursion import MultiAgentSystem
 from inference.mas.styles import Style, load_style
+from system_loader import place_roles
 from train.data.texts import build_examples
 from train.loop import Loop, check_save_dir
 from train.options import (
@@ -44,9 +46,10 @@ from train.options import (
     start_accelerator,
     switch,
 )
-from train.outer.build import RoleSource, load_frozen_agents, make_system, resolve_agents, resolve_outer, start_links
+from train.outer.build import RoleSource, load_frozen_agents, resolve_agents, resolve_outer, start_links
 from train.outer.grading import GRADED, is_right
 from train.outer.objective import OuterSettings, OuterTask, gold_roles
+from train.outer.start import INITS, StartFit, fit_links
 from train.outer.unroll import UnrollSettings, enable_checkpointing
 
 
@@ -90,21 +93,35 @@ def make_parser(style: Style) -> argparse.ArgumentParser:
     outer.add_argument("--eval_max_new_tokens", type=int, default=512)
     links = parser.add_argument_group("models and links")
     links.add_argument(
-        "--outer_init", choices=("default", "vocab"), default="default", help="vocab: fitted to shared token strings"
+        "--outer_init",
+        choices=INITS,
+        default="default",
+        help="vocab: fitted to shared token strings; ridge: to thoughts over the first gold texts",
     )
     links.add_argument("--load_dir", default=None, help="outer links to start from")
     links.add_argument("--outer_adapter_type", default=DEFAULT_OUTER)
     links.add_argument("--dtype", default="auto", help="of the frozen models")
     links.add_argument("--outer_dtype", default="float32", help="of the trained links")
-    for link in style.links:
-        links.add_argument(f"--{link.key}_type", default=None, help=f"{link.source} to {link.target}")
+    place = parser.add_argument_group("memory")
+    place.add_argument(
+        "--offload",
+        type=switch,
+        default=False,
+        help="1: one model at a time on the device; stages with gradients run twice",
+    )
+    place.add_argument("--device_map", default=None, help="ROLE=DEVICE,...; others on --device")
+    flags = {f"--{link.key}_type": f"{link.source} to {link.target}" for link in style.links}
     for role in style.roles:
-        links.add_argument(
-            f"--{role.flag}_model_name_or_path", default=None, help=f"{role.name}: {portable(role.model)}"
-        )
-        links.add_argument(
-            f"--{role.flag}_inner_aligner_path", default=None, help=f"{role.name}: {portable(role.repo)}"
-        )
+        flags[f"--{role.flag}_model_name_or_path"] = f"{role.name}: {portable(role.model)}"
+        flags[f"--{role.flag}_inner_aligner_path"] = f"{role.name}: {portable(role.repo)}"
+    for flag, text in flags.items():
+        try:
+            links.add_argument(flag, default=None, help=text)
+        except argparse.ArgumentError as err:
+            raise InputError(
+                f"{style.path}: {text}: {flag} is a flag of the trainer already; give the link another key, or the role "
+                "another flag"
+            ) from err
     return parser
 
 
@@ -132,6 +149,10 @@ def read_args(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, St
         raise InputError("--load_dir and --outer_init: links start from one of them")
     if args.local_gradients and args.role_loss_weight == 0:
         raise InputError("--local_gradients 1: links between other roles would learn nothing; add --role_loss_weight")
+    if args.offload and args.device_map:
+        raise InputError(
+            "--offload 1 with --device_map: agents share one device in turn, or have their own; give one of them"
+        )
     if not style.links:
         raise InputError(f"style {style.name}: has no outer links to train")
     return args, style
@@ -143,6 +164,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_save_dir(save_dir, args.resume)
     accelerator = start_accelerator(args.device)
     device, main_process = accelerator.device, accelerator.is_main_process
+    devices = place_roles(style, device, parse_device_map(args.device_map) if args.device_map else None)
+    if args.device_map and accelerator.num_processes > 1:
+        raise InputError(
+            f"--device_map: with {accelerator.num_processes} processes every one has a device of its own; start one process"
+        )
     seed_everything(args.seed)
 
     unroll = UnrollSettings(
@@ -157,6 +183,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     rows, held = read_data(args)
     roles = gold_roles(style, unroll)
+    if args.outer_init == "ridge":
+        wanted = {*roles, *(link.source for link in style.links)}
+        roles = [role.name for role in style.roles if role.name in wanted]
     own = build_examples(style, roles, rows, args.mas_task, f"--dataset_name {args.dataset_name}")
     extra = build_examples(style, roles, held, args.mas_task, f"--eval_dataset {args.eval_dataset}") if held else None
     examples = own.items + (extra.items if extra else [])
@@ -173,19 +202,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         for role in style.roles
     }
     resolved = resolve_agents(style, sources, args.mas_task, args.cache_dir, args.trust_remote_code)
-    loaded = resolve_outer(style, resolved, args.load_dir, args.mas_task, args.cache_dir) if args.load_dir else None
-    agents = load_frozen_agents(resolved, device, args.dtype, args.trust_remote_code)
-    links, fits = start_links(
-        style,
-        agents,
-        types,
-        init=args.outer_init,
-        seed=args.seed,
-        dtype=pick_dtype(args.outer_dtype, device),
-        device=device,
-        resolved=loaded,
+    loaded = resolve_outer(resolved, args.load_dir, args.cache_dir) if args.load_dir else None
+    agents = load_frozen_agents(resolved, devices, args.dtype, args.trust_remote_code, args.offload)
+    dtype = pick_dtype(args.outer_dtype, device)
+    links = start_links(style, agents, types, seed=args.seed, dtype=dtype, resolved=loaded)
+    system = MultiAgentSystem(style, agents, links, task=args.mas_task, offload=args.offload)
+    fits = fit_links(
+        system, args.outer_init, [examples[row] for row in train_rows], args.batch_size, args.enable_thinking
     )
-    system = make_system(style, agents, links, args.mas_task)
     if args.gradient_checkpointing:
         enable_checkpointing(system)
 
@@ -263,7 +287,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         + (f" + {args.role_loss_weight:g} x other roles" if args.role_loss_weight else ""),
         "training": f"batch {args.batch_size} in parts of {micro}, "
         + describe_schedule(args, args.outer_lr, loop.steps, loop.order.steps_per_epoch),
-        "machine": f"{device}, models {args.dtype} ({next(iter(agents.values())).dtype}), links {args.outer_dtype}, "
+        "machine": describe_devices(devices, device)
+        + (", one model at a time" if args.offload else "")
+        + f", models {args.dtype} ({next(iter(agents.values())).dtype}), links {args.outer_dtype}, "
         f"{accelerator.num_processes} process(es)",
         "save_dir": args.save_dir,
     }
@@ -271,27 +297,38 @@ def main(argv: Sequence[str] | None = None) -> None:
     summary = loop.run()
     if main_process:
         rows_told = {"rows": len(train_rows), "heldout_rows": len(heldout_rows), "dropped": own.dropped}
-        cuts = {"cut_rows": len(task.cut_rows), "too_long_rows": len(task.unfit_rows)}
+        cuts = {
+            "longest": task.longest,
+            "cut_rows": len(task.cut_tokens),
+            "cut_tokens": sum(task.cut_tokens.values()),
+            "too_long_rows": len(task.unfit_rows),
+        }
         print(json.dumps({"style": style.name, **rows_told, **cuts, **summary, "save_dir": args.save_dir}))
 
 
 def embedding_norm(agent: Any) -> float:
     """Mean norm of the input embeddings that messages join."""
     step = max(1, len(agent.tokenizer) // 1000)
-    ids = torch.arange(0, len(agent.tokenizer), step, device=agent.device)
+    # An off-loaded model is in CPU memory here.
+    ids = torch.arange(0, len(agent.tokenizer), step, device=agent.embedding.weight.device)
     with torch.no_grad():
         return float(agent.embedding(ids).float().norm(dim=-1).mean())
 
 
-def describe_link(key: str, style: Style, types: dict[str, str], fits: dict[str, Any], args: argparse.Namespace) -> str:
+def describe_devices(devices: Mapping[str, torch.device], default: torch.device) -> str:
+    """The device, and the roles that have another one."""
+    own = [f"{role} on {device}" for role, device in devices.items() if device != default]
+    return ", ".join([str(default), *own])
+
+
+def describe_link(
+    key: str, style: Style, types: Mapping[str, str], fits: Mapping[str, StartFit], args: argparse.Namespace
+) -> str:
     """Type, start and use of an outer link."""
     link = next(link for link in style.links if link.key == key)
     start = f"from {args.load_dir}" if args.load_dir else "random start"
     if key in fits:
-        fit = fits[key]
-        start = (
-            f"fitted to {fit.shared} shared token strings (R² {fit.fit.r2_left_out:.2f}, cosine {fit.fit.cosine:.2f})"
-        )
+        start = str(fits[key])
     idle = style.is_feedback(link) and args.num_recursive_rounds == 1
     return f"{link.source} -> {link.target}, {types[key]}, {start}" + (
         ", unused in one round: stays as it is" if idle else ""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from inference.mas.agent import Agent, Batch
+from inference.mas.links import OuterLink
 from inference.mas.prompts import Question
 from inference.mas.recursion import MultiAgentSystem
-from tests.mas.systems import make_system, naive_think
+from inference.mas.styles import Style, load_style
+from tests.mas.systems import make_agent, make_system, naive_think
 from train.data.texts import Example
 from train.outer.objective import OuterSettings, OuterTask
 from train.outer.unroll import UnrollSettings
@@ -27,9 +31,57 @@ EXAMPLES = [
 ]
 
 
+def style_system(
+    name: str, families: Sequence[str], widths: Sequence[int], kind: type[MultiAgentSystem] = MultiAgentSystem
+) -> MultiAgentSystem:
+    """A style of the project on random agents."""
+    style = load_style(name)
+    agents = {
+        role.name: make_agent(style, role.name, family, width=width, seed=index)
+        for index, (role, family, width) in enumerate(zip(style.roles, families, widths, strict=True))
+    }
+    torch.manual_seed(7)
+    links = {link.key: OuterLink(agents[link.source].width, agents[link.target].width) for link in style.links}
+    return kind(style, agents, links)
+
+
+def style_examples(style: Style) -> list[Example]:
+    """Three rows of three families, with a text of its own for every role."""
+    tasks = [("math", "What is 2 and 5?"), ("choice", "Which?\nA. two\nB. five"), ("code", "Print five.")]
+    return [
+        Example(
+            Question(text, id=str(i), family=family),
+            {r.name: f"{r.name} says {i} {text[:j]}" for j, r in enumerate(style.roles, 3)},
+        )
+        for i, (family, text) in enumerate(tasks)
+    ]
+
+
+class EvictingSystem(MultiAgentSystem):
+    """Off-loading that shows on one device: a model that is not at work has NaN for weights."""
+
+    def __init__(self, *args, **more) -> None:
+        super().__init__(*args, **more)
+        self.weights: dict[int, list[Tensor]] = {}
+
+    def activate(self, role: str) -> Agent:
+        agent = self.agents[role]
+        if not self.weights:
+            models = {id(a.model): a.model for a in self.agents.values()}
+            self.weights = {key: [p.data for p in model.parameters()] for key, model in models.items()}
+        for other in self.agents.values():
+            for parameter, own in zip(other.model.parameters(), self.weights[id(other.model)], strict=True):
+                parameter.data = own if other.model is agent.model else torch.full_like(own, torch.nan)
+        return agent
+
+
 def trainable_system(families=("qwen3", "llama", "qwen2"), double: bool = True) -> MultiAgentSystem:
     """Three random agents whose outer links learn; float64, so that slow twins can be compared closely."""
-    system = make_system(families)
+    return trainable(make_system(families), double)
+
+
+def trainable(system: MultiAgentSystem, double: bool = True) -> MultiAgentSystem:
+    """The system with links that learn, all in float64 if asked for."""
     for agent in system.agents.values():
         agent.model.requires_grad_(False)
         agent.inner_link.requires_grad_(False)

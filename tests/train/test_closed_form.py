@@ -8,9 +8,10 @@ from torch.nn import functional as F
 
 from inference.mas.errors import InputError
 from inference.mas.links import INNER_TYPES, OUTER_TYPES, InnerLink, OuterLink
-from tests.train.systems import trainable_system
+from tests.train.systems import EXAMPLES, trainable_system
 from train.closed_form import fit_link, ridge
-from train.outer.start import fit_vocab, token_strings
+from train.data.pieces import role_tokens, upstream_texts
+from train.outer.start import fit_links, thought_pairs, token_strings
 
 
 def data(source: int, target: int, noise: float = 0.0, scale: float = 0.05):
@@ -76,10 +77,10 @@ def test_vocabulary_fit_maps_shared_tokens():
     system = trainable_system(("qwen3", "llama", "qwen2"), double=False)
     planner, critic = system.agents["planner"], system.agents["critic"]
     link = system.outer_links["outer_12"]
-    fit = fit_vocab(link, planner, critic, system.style.links[0])
+    fit = fit_links(system, "vocab", [], 2)["outer_12"]
     ours, theirs = token_strings(planner.tokenizer), token_strings(critic.tokenizer)
     shared = [text for text in ours if text in theirs]
-    assert fit.shared == len(shared) > 100
+    assert fit.fit.pairs == len(shared) > 100 and "shared token strings" in str(fit)
     assert planner.tokenizer.decode([ours[" the"]]) == critic.tokenizer.decode([theirs[" the"]]) == " the"
     link.requires_grad_(False)
     x = planner.embedding(torch.tensor([ours[text] for text in shared]))
@@ -101,7 +102,7 @@ def test_special_tokens_and_pieces_of_characters_are_no_strings():
 
 def test_too_few_shared_strings_is_told():
     system = trainable_system(double=False)
-    planner, critic = system.agents["planner"], system.agents["critic"]
+    critic = system.agents["critic"]
 
     class Foreign:
         """A vocabulary of its own script."""
@@ -121,5 +122,44 @@ def test_too_few_shared_strings_is_told():
             return [self.decode(row) for row in rows]
 
     critic.tokenizer = Foreign()
-    with pytest.raises(InputError, match="share 0 token strings"):
-        fit_vocab(system.outer_links["outer_12"], planner, critic, system.style.links[0])
+    with pytest.raises(InputError, match="planner and critic have 0 shared token strings in common"):
+        fit_links(system, "vocab", [], 2)
+
+
+def test_pairs_of_thoughts_and_the_tokens_that_they_stand_for():
+    """Each pair by hand: one row at a time, the full model, and the text of every token."""
+    system = trainable_system(double=False)
+    link = system.style.links[1]  # critic to solver
+    critic, solver = system.agents["critic"], system.agents["solver"]
+    x, y = thought_pairs(system, link, EXAMPLES, batch=3)
+    expected = []
+    for example in EXAMPLES:
+        texts = upstream_texts(system.style, "critic", example)
+        (prompt,) = role_tokens(system.style, "critic", critic.tokenizer, example, texts=texts).prompt
+        places = {}
+        for name, agent in (("ours", critic), ("theirs", solver)):
+            ids = agent.tokenizer(example.text("critic"), add_special_tokens=False)["input_ids"]
+            ends = [len(agent.tokenizer.decode(ids[: i + 1])) for i in range(len(ids))]
+            words = [agent.tokenizer.decode([token]) for token in ids]
+            starts = [end - len(word.strip() or word) for word, end in zip(words, ends, strict=True)]
+            places[name] = {place: i for i, place in enumerate(zip(starts, ends, strict=True))}
+            places[f"{name} ids"] = ids
+        ids = torch.tensor([[*prompt, *places["ours ids"]]])
+        hidden = critic.model(input_ids=ids, output_hidden_states=True).hidden_states[-1][0]
+        for place, i in places["ours"].items():
+            if place in places["theirs"]:
+                thought = critic.inner_link(hidden[len(prompt) + i - 1])
+                expected.append((thought, places["theirs ids"][places["theirs"][place]]))
+    assert len(x) == len(expected) > 40
+    assert torch.allclose(x, torch.stack([thought for thought, _ in expected]), atol=1e-4)
+    assert torch.equal(y, solver.embedding(torch.tensor([token for _, token in expected])))
+
+
+def test_ridge_start_meets_thoughts_better_than_a_fresh_link():
+    system = trainable_system(double=False)
+    link = system.style.links[0]
+    x, y = thought_pairs(system, link, EXAMPLES, batch=4)
+    before = F.cosine_similarity(system.outer_links[link.key](x), y, dim=-1).mean()
+    fits = fit_links(system, "ridge", EXAMPLES, 4)
+    assert set(fits) == {"outer_12", "outer_23", "outer_31"} and fits[link.key].fit.pairs == len(x)
+    assert F.cosine_similarity(system.outer_links[link.key](x), y, dim=-1).mean() > before + 0.3

@@ -86,7 +86,7 @@ def test_rows_without_a_target_are_counted_not_trained(agent):
     task = inner_task(agent, items)
     outcome = task.outcome([0, 1, 2])
     assert (outcome.weight, outcome.skipped) == (3, 1)
-    assert (task.cut_rows, task.unfit_rows) == ({1}, {2})
+    assert (task.cut_tokens, task.unfit_rows, task.longest) == ({1: 1}, {2}, 5)
     assert task.outcome([2]).total is None
 
 

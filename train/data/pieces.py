@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inference.mas.prompts import Pieces, Slot, chat_ids, target_ids, user_parts
+from inference.mas.prompts import Pieces, Slot, chat_ids, system_text, target_ids, user_parts
 from inference.mas.styles import Style
 from train.data.texts import Example
 
@@ -41,10 +41,14 @@ def role_tokens(
     texts: Mapping[str, str] | None = None,
     with_target: bool = True,
     enable_thinking: bool = False,
+    tools: Sequence[str] = (),
 ) -> Tokens:
-    """What `role` reads in a round, and what it should write; slots named in `texts` are filled with that text."""
-    parts = user_parts(style, role, example.question, round_index, texts)
-    system = style.role(role).system
+    """What `role` reads in a round, and what it should write; slots named in `texts` are filled with that text.
+
+    `tools` are offered in the prompt: the speaker's, where its text is the answer. Calls and results are plain text here.
+    """
+    parts = user_parts(style, role, example.question, round_index, texts, tools)
+    system = system_text(style, role, example.question, tools)
     prompt = chat_ids(tokenizer, system, parts, enable_thinking=enable_thinking)
     target: list[int] = []
     if with_target:

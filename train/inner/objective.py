@@ -57,13 +57,15 @@ class InnerTask:
         self.links: Mapping[str, nn.Module] = {"inner": agent.inner_link}
         self.train_rows, self.heldout_rows = train_rows, heldout_rows
         self.tokens = lru_cache(maxsize=CACHED_ROWS)(tokens)
-        self.cut_rows: set[int] = set()
+        self.cut_tokens: dict[int, int] = {}  # row -> tokens dropped
         self.unfit_rows: set[int] = set()
+        self.longest = 0
 
     def pairs(self, rows: Sequence[int]) -> tuple[Tensor, Tensor, Tensor, int]:
         """States [N, D], next embeddings [N, D] of all selected positions of rows, the row (place) of each, and tokens run."""
         items = [self.tokens(row) for row in rows]
-        self.cut_rows |= {row for row, item in zip(rows, items, strict=True) if item.cut}
+        self.cut_tokens |= {row: item.cut for row, item in zip(rows, items, strict=True) if item.cut}
+        self.longest = max(self.longest, *(item.text_length + len(item.target) for item in items))
         with torch.no_grad():
             batch = self.agent.embed([item.prompt for item in items], targets=[item.target for item in items])
             hidden = self.agent.states(batch)

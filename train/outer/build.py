@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
 from inference.mas.agent import Agent
-from inference.mas.checkpoints import Resolved, fetch_weights, read_links, resolve
+from inference.mas.checkpoints import Resolved, fetch_weights, read_links, resolve, with_outer
 from inference.mas.errors import InputError
+from inference.mas.fetch import open_folder
 from inference.mas.links import OuterLink
-from inference.mas.recursion import MultiAgentSystem
 from inference.mas.styles import Style
 from system_loader import load_agents
-from train.outer.start import VocabFit, fit_vocab
 
 
 @dataclass(frozen=True)
@@ -65,12 +63,16 @@ def resolve_agents(
 
 
 def load_frozen_agents(
-    resolved: Resolved, device: torch.device, dtype: str, trust_remote_code: bool = False
+    resolved: Resolved,
+    devices: Mapping[str, torch.device],
+    dtype: str,
+    trust_remote_code: bool = False,
+    offload: bool = False,
 ) -> dict[str, Agent]:
-    """The agents, links checked before any weights are fetched."""
+    """The agents on their devices (with `offload` in CPU memory), links checked before any weights are fetched."""
     inner, _ = read_links(resolved, None, trust_remote_code)
     fetch_weights(resolved)
-    return load_agents(resolved, inner, device, dtype, trust_remote_code)
+    return load_agents(resolved, inner, devices, dtype, trust_remote_code, offload)
 
 
 def start_links(
@@ -78,52 +80,34 @@ def start_links(
     agents: Mapping[str, Agent],
     types: Mapping[str, str],
     *,
-    init: str,
     seed: int,
     dtype: torch.dtype,
-    device: torch.device,
     resolved: Resolved | None = None,
-) -> tuple[dict[str, OuterLink], dict[str, VocabFit]]:
-    """Trainable outer links: read from `resolved` (of `--load_dir`), or fresh, or fitted to the vocabularies.
+) -> dict[str, OuterLink]:
+    """Trainable outer links, each on its source's device: read from `resolved` (of `--load_dir`), or fresh.
 
     A fresh link depends on the seed and its key alone, not on the links made before it.
     """
-    if resolved is not None:
-        _, links = read_links(resolved, dtype)
-        for link in style.links:
-            if links[link.key].link_type != types[link.key]:
-                raise InputError(
-                    f"--load_dir: {link.key} is of type {links[link.key].link_type}, but --{link.key}_type is {types[link.key]}"
-                )
-        return {key: link.to(device).requires_grad_(True) for key, link in links.items()}, {}
-    links, fits = {}, {}
+    read = read_links(resolved, dtype)[1] if resolved is not None else {}
+    links = {}
     for link in style.links:
         source, target = agents[link.source], agents[link.target]
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(
-                seed * 1_000_003 + sum(ord(char) * 257**place for place, char in enumerate(link.key)) % 2**31
-            )
-            fresh = OuterLink(source.width, target.width, types[link.key])
-        if init == "vocab":
-            fits[link.key] = fit_vocab(fresh, source, target, link)
-        links[link.key] = fresh.to(device, dtype)
-    return links, fits
+        if link.key in read:
+            made = read[link.key]
+            if made.link_type != types[link.key]:
+                raise InputError(
+                    f"--load_dir: {link.key} is of type {made.link_type}, but --{link.key}_type is {types[link.key]}"
+                )
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(
+                    seed * 1_000_003 + sum(ord(char) * 257**place for place, char in enumerate(link.key)) % 2**31
+                )
+                made = OuterLink(source.width, target.width, types[link.key])
+        links[link.key] = made.to(source.device, dtype).requires_grad_(True)
+    return links
 
 
-def resolve_outer(style: Style, resolved: Resolved, load_dir: str, task: str, cache_dir: str | None) -> Resolved:
+def resolve_outer(resolved: Resolved, load_dir: str, cache_dir: str | None) -> Resolved:
     """`resolved` with the outer link files of a directory or hub repo."""
-    found = resolve(
-        replace(style, outer_repo=str(Path(load_dir)) if Path(load_dir).is_dir() else load_dir),
-        task=task,
-        cache_dir=cache_dir,
-        weights=False,
-        inner=False,
-    )
-    return replace(resolved, outer=found.outer, outer_folder=found.outer_folder)
-
-
-def make_system(
-    style: Style, agents: Mapping[str, Agent], links: Mapping[str, OuterLink], task: str
-) -> MultiAgentSystem:
-    """The system with links that learn."""
-    return MultiAgentSystem(style, agents, links, task=task)
+    return with_outer(resolved, open_folder("--load_dir", load_dir, cache_dir=cache_dir))

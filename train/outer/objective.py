@@ -65,8 +65,9 @@ class OuterTask:
         self.gold = set(gold_roles(system.style, settings.unroll))
         self.prepared = lru_cache(maxsize=CACHED_EXAMPLES)(self._prepare)
         self.probe = Probe()
-        self.cut_rows: set[int] = set()
+        self.cut_tokens: dict[int, int] = {}  # row -> prompt tokens dropped in its most shortened stage
         self.unfit_rows: set[int] = set()
+        self.longest = 0
 
     def _prepare(self, row: int) -> dict[tuple[str, int], Tokens] | None:
         """Prompt and gold turn of every stage; None if messages and target of one exceed `max_length`."""
@@ -80,6 +81,7 @@ class OuterTask:
                 r,
                 with_target=role.name in self.gold,
                 enable_thinking=self.settings.enable_thinking,
+                tools=role.tools if r == unroll.rounds else (),
             )
             for r in range(1, unroll.rounds + 1)
             for role in style.roles
@@ -98,7 +100,8 @@ class OuterTask:
                 self.unfit_rows.add(row)
                 return None
             if found.cut:
-                self.cut_rows.add(row)
+                self.cut_tokens[row] = max(found.cut, self.cut_tokens.get(row, 0))
+            self.longest = max(self.longest, found.text_length + sum(lengths.values()) + len(found.target))
             fitted[role, r] = found
         return fitted
 
@@ -134,10 +137,11 @@ class OuterTask:
         others = [loss for (role, r), loss in by_stage.items() if role == speaker and r < rounds]
         if others and not settings.unroll.supervise_final_only:
             total = total + settings.non_last_loss_weight * torch.stack(others).mean(0)
+        # Agents may sit on several devices; the speaker's has the sum.
         for role in self.system.style.roles:
             own = [loss for (name, _), loss in by_stage.items() if name == role.name != speaker]
             if own:
-                total = total + settings.unroll.role_loss_weight * torch.stack(own).mean(0)
+                total = total + settings.unroll.role_loss_weight * torch.stack(own).mean(0).to(total.device)
         return total
 
     def _sums(self, by_stage: Mapping[tuple[str, int], Tensor]) -> dict[str, tuple[float, float]]:

@@ -10,6 +10,9 @@ Each stage of `MultiAgentSystem.exchange` gives what its agent sends on, and a l
 Gradients flow from a loss through frozen models and inner links into every outer link upstream, over all rounds. A stage
 that no trained link feeds (the first ones of round 1) runs without a graph. With `local_gradients` they stop at the
 message: each link learns from its own receiver's text alone, and what is sent on is computed without a graph.
+
+With the system's `offload`, one agent at a time sits on its device, in the backward pass too: a stage that has a graph
+keeps its inputs only and is run again there.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ from inference.mas.recursion import MultiAgentSystem
 from inference.mas.styles import Link
 from train.data.pieces import Tokens
 
+# Loss [B] or None, vectors to send [m_i, D] or None, positions run.
+_Done = tuple[Tensor | None, list[Tensor] | None, int]
 LOGIT_FLOATS = 2**26  # logits computed at once: 256 MB in fp32
 
 
@@ -136,33 +141,58 @@ class Unroll:
 
     def stage(self, role: str, round_index: int, inbox: dict[str, list[Tensor]], last: bool) -> list[Tensor] | None:
         """What the agent sends on: per example vectors [m_i, D] in its own embedding space; None at the end."""
-        agent = self.system.activate(role)
-        settings, tokens = self.settings, self.tokens[role, round_index]
         tracked = torch.is_grad_enabled() and any(m.requires_grad for messages in inbox.values() for m in messages)
         wanted = self.supervised(role, inbox, last, tracked)
+
+        def work() -> _Done:
+            return self.work(role, round_index, inbox, last, tracked, wanted)
+
+        # An agent may leave its device after its stage, so the backward pass runs a stage that has a graph again: that
+        # brings the agent back.
+        again = tracked and self.system.offload
+        loss, thoughts, positions = checkpoint(work, use_reentrant=False) if again else work()
+        self.losses.tokens += positions
+        if loss is not None:
+            self.losses.by_stage[role, round_index] = loss
+        return thoughts
+
+    def work(
+        self,
+        role: str,
+        round_index: int,
+        inbox: dict[str, list[Tensor]],
+        last: bool,
+        tracked: bool,
+        wanted: bool,
+    ) -> _Done:
+        """One stage: its loss if `wanted`, what it sends on if not `last`, and the positions run."""
+        agent = self.system.activate(role)
+        settings, tokens = self.settings, self.tokens[role, round_index]
         teacher = settings.latent_source == "teacher"
         prompts, targets = [t.prompt for t in tokens], [t.target for t in tokens]
+        loss, positions = None, 0
         with torch.set_grad_enabled(tracked):
-            hidden = None
             if wanted or (teacher and not last):
-                batch = self.counted(agent.embed(prompts, inbox, targets))
+                batch = agent.embed(prompts, inbox, targets)
+                positions += sum(batch.prompt_tokens)
                 hidden = self.states(agent, batch, tracked)
             if wanted:
-                self.losses.by_stage[role, round_index] = token_losses(agent, hidden, targets)
+                loss = token_losses(agent, hidden, targets)
             if last:
-                return None
+                return loss, None, positions
             if teacher:
                 # The gold positions end the row; the first ones of them are sent.
                 length, most = hidden.shape[1], settings.max_latent_tokens
                 starts = [length - len(target) for target in targets]
                 if settings.local_gradients:
                     hidden = hidden.detach()
-                return [agent.inner_link(row[start : start + most]) for row, start in zip(hidden, starts, strict=True)]
+                sent = [agent.inner_link(row[start : start + most]) for row, start in zip(hidden, starts, strict=True)]
+                return loss, sent, positions
             onward = tracked and not settings.local_gradients
             with torch.set_grad_enabled(onward):
-                batch = self.counted(agent.embed(prompts, inbox))
-                self.losses.tokens += settings.latent_steps * len(prompts)
-                return list(self.think(agent, batch, onward))
+                batch = agent.embed(prompts, inbox)
+                positions += sum(batch.prompt_tokens) + settings.latent_steps * len(prompts)
+                return loss, list(self.think(agent, batch, onward)), positions
 
     def supervised(self, role: str, inbox: dict[str, list[Tensor]], last: bool, tracked: bool) -> bool:
         """True if this stage's gold text is scored."""
@@ -172,10 +202,6 @@ class Unroll:
             return self.every_loss or not self.settings.supervise_final_only
         # A text that no message leads to teaches the links nothing.
         return self.settings.role_loss_weight > 0 and (tracked or (self.every_loss and bool(inbox)))
-
-    def counted(self, batch: Batch) -> Batch:
-        self.losses.tokens += sum(batch.prompt_tokens)
-        return batch
 
     def states(self, agent: Agent, batch: Batch, tracked: bool) -> Tensor:
         """Hidden states [B, L, D]; with checkpointing, layers keep their inputs only (which asks for train mode)."""
@@ -187,9 +213,10 @@ class Unroll:
     def think(self, agent: Agent, batch: Batch, tracked: bool) -> Tensor:
         """The latent rollout [B, m, D]; with checkpointing, the whole rollout is run again in the backward pass.
 
-        Layer checkpointing forbids a KV cache, so here the stage is the unit that is recomputed.
+        Layer checkpointing forbids a KV cache, so here the stage is the unit that is recomputed (with offloading it is
+        already).
         """
-        if not (tracked and self.settings.gradient_checkpointing):
+        if not (tracked and self.settings.gradient_checkpointing) or self.system.offload:
             return agent.think(batch, self.settings.latent_steps)
 
         def rollout(embeds: Tensor) -> Tensor:

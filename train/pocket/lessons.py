@@ -1,18 +1,18 @@
-"""What each pocket model reads before it joins the system: prompts of every round, rendered as at inference, and its text.
+"""What a pocket model reads before it joins a system: prompts of every round, rendered as at inference, and its text.
 
-No model can learn another's family from its lessons: wherever the others' knowledge would show, the operation is drawn at
+Here are the forms, and the lessons of the sequential system. No model can learn another's family from its lessons: wherever the others' knowledge would show, the operation is drawn at
 random. Questions come from the train split alone; plain arithmetic and the codebook's pages are taught for every number.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from inference.mas.prompts import Question, Slot, chat_ids, single_parts, target_ids, user_parts
+from inference.mas.prompts import Question, Slot, chat_ids, single_parts, system_text, target_ids, user_parts
 from inference.mas.styles import Style
+from inference.mas.writing import encode
 from train.pocket.world import (
     FORMS,
     KEYS,
@@ -27,6 +27,7 @@ from train.pocket.world import (
     pocket_question,
     refined_plan,
     solution,
+    sum_text,
 )
 
 PAGE = "what is the rule of {n}?"
@@ -35,12 +36,32 @@ SUM = "what is {sum}?"
 
 @dataclass(frozen=True)
 class Lesson:
-    """A prompt of round `round_index` (0 = the single prompt), the text messages in its slots, and the answer."""
+    """A prompt of round `round_index` (0 = the single prompt), the text messages in its slots, and the answer.
+
+    `tools`: the prompt offers the role's tools. `written` stands between prompt and answer, each text tokenised alone: calls
+    that the model has written and the results that it has read.
+    """
 
     question: str
     target: str
     round_index: int = 1
     messages: dict[str, str] = field(default_factory=dict)
+    tools: bool = False
+    written: tuple[str, ...] = ()
+
+
+def random_sum(rng: random.Random) -> tuple[int, list[Op]]:
+    """A number of the world and one or two operations on it that stay there, or none."""
+    ops = [rng.choice(OPS), rng.choice(OPS)]
+    return _start_for(rng, ops)
+
+
+def _start_for(rng: random.Random, ops: list[Op]) -> tuple[int, list[Op]]:
+    start = rng.choice(NUMBERS)
+    ops = [op for op in ops if 0 <= start + op.amount < len(NUMBERS)]
+    if len(ops) == 2 and not 0 <= start + ops[0].amount + ops[1].amount < len(NUMBERS):
+        ops = ops[:1]
+    return start, ops
 
 
 def _feedback(rng: random.Random, start: int, first: Op, steps: int) -> str:
@@ -92,12 +113,8 @@ def solver_lesson(world: World, split: str, rng: random.Random) -> Lesson:
     slot = "LATENT_REFINED_SLOT"
     draw, ops = rng.random(), [rng.choice(OPS), rng.choice(OPS)]
     if draw < 0.25:
-        start = rng.choice(NUMBERS)
-        ops = [op for op in ops if 0 <= start + op.amount < len(NUMBERS)]
-        if len(ops) == 2 and not 0 <= start + ops[0].amount + ops[1].amount < len(NUMBERS):
-            ops = ops[:1]
-        terms = [f"{'+' if op.amount > 0 else '-'} {abs(op.amount)}" for op in ops]
-        return Lesson(SUM.format(sum=" ".join([str(start), *terms])), solution(start, ops), 0)
+        start, ops = _start_for(rng, ops)
+        return Lesson(SUM.format(sum=sum_text(start, ops)), solution(start, ops), 0)
     if draw < 0.55:
         question, start, _ = loop_question(rng, world.splits[split])
         ops = ops[:1] if draw < 0.4 else ops
@@ -108,19 +125,10 @@ def solver_lesson(world: World, split: str, rng: random.Random) -> Lesson:
     return Lesson(question, solution(start, ops), 1, {slot: refined_plan(ops)})
 
 
-LESSONS = {"planner": planner_lesson, "critic": critic_lesson, "solver": solver_lesson}
-
-
-def lessons(role: str, world: World, split: str, seed: int) -> Iterator[Lesson]:
-    """An endless stream of a role's lessons."""
-    rng = random.Random(f"{seed}/lessons/{role}/{split}")
-    while True:
-        yield LESSONS[role](world, split, rng)
-
-
 def all_texts(style: Style) -> list[str]:
-    """Every word that a prompt, a question or a message can hold (numbers and rule words aside)."""
+    """Every word that a prompt, a question or a message of a style can hold (numbers and rule words aside)."""
     from_style = [text for role in style.roles for text in (role.system, *role.first.values(), *role.later.values())]
+    from_style += [text for piece in style.pieces.values() for text in piece.texts.values()]
     from_world = [PAGE, SUM, RESULT_RULE, NOT_KNOWN, solution(0, [OPS[0], OPS[-1]]), refined_plan([OPS[0], OPS[-1]])]
     from_chat = ["system user assistant you are a helpful assistant.", "\n", "\n\n"]
     return [*from_chat, *from_style, *style.single.values(), *from_world, plan("it", OPS[0]), *FORMS]
@@ -138,11 +146,12 @@ class Example:
 def render(lesson: Lesson, style: Style, role: str, tokenizer: Any) -> Example:
     """Prompt and target exactly as the system renders them, with the messages put in as text."""
     question = Question(lesson.question)
-    system = style.role(role).system
+    tools = style.role(role).tools if lesson.tools else ()
+    system = system_text(style, role, question, tools)
     if lesson.round_index == 0:
         parts = single_parts(style, question)
     else:
-        parts = user_parts(style, role, question, lesson.round_index)
+        parts = user_parts(style, role, question, lesson.round_index, tools=tools)
     ids: list[int] = []
     gaps = []
     for piece in chat_ids(tokenizer, system, parts):
@@ -151,5 +160,7 @@ def render(lesson: Lesson, style: Style, role: str, tokenizer: Any) -> Example:
             gaps.append(len(ids))
         else:
             ids += piece
+    for text in lesson.written:
+        ids += encode(tokenizer, text)
     target = target_ids(tokenizer, system, parts, lesson.target)
     return Example(ids + target, len(ids), gaps)

@@ -20,54 +20,17 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from inference.mas.styles import Style, load_style
-from train.pocket.lessons import Example, all_texts, lessons, render
-from train.pocket.tokens import build_tokenizer
+from inference.mas.styles import load_style
+from train.pocket.lessons import Example, render
+from train.pocket.models import MODELS, PocketModel
 from train.pocket.world import World, make_world
 
-FAMILIES = {"planner": "qwen3", "critic": "llama", "solver": "qwen2"}
-STEPS = {"planner": 900, "critic": 600, "solver": 1300}
-POOL = 12000  # lessons are rendered once and drawn from a pool
 TAIL = 16  # end-of-turn tokens that may follow the end
 GAP = 24  # longest jump of position ids after a slot
 NOISE = 0.3  # largest noise, in parts of the embeddings' root mean square
-
-
-def build_model(role: str, tokenizer: Any) -> Any:
-    """A fresh model of the role's family, about 1 M parameters."""
-    shared = {
-        "vocab_size": len(tokenizer), "num_hidden_layers": 4, "max_position_embeddings": 1024, "tie_word_embeddings": True,
-        "bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }  # fmt: skip
-    if role == "planner":
-        config = Qwen3Config(
-            **shared, hidden_size=128, intermediate_size=384, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
-            initializer_range=128**-0.5,
-        )  # fmt: skip
-        return Qwen3ForCausalLM(config)
-    if role == "critic":
-        config = LlamaConfig(
-            **shared, hidden_size=144, intermediate_size=384, num_attention_heads=6, num_key_value_heads=3,
-            initializer_range=144**-0.5,
-        )  # fmt: skip
-        return LlamaForCausalLM(config)
-    config = Qwen2Config(
-        **shared, hidden_size=160, intermediate_size=384, num_attention_heads=5, num_key_value_heads=5,
-        initializer_range=160**-0.5,
-    )  # fmt: skip
-    return Qwen2ForCausalLM(config)
 
 
 def collate(examples: list[Example], end: int, rng: random.Random) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -122,22 +85,22 @@ def held_out(model: Any, examples: list[Example], end: int) -> float:
     return right / len(examples)
 
 
-def pool(role: str, style: Style, world: World, tokenizer: Any, split: str, count: int, seed: int) -> list[Example]:
-    return [render(lesson, style, role, tokenizer) for lesson in islice(lessons(role, world, split, seed), count)]
+def pool(spec: PocketModel, world: World, tokenizer: Any, split: str, count: int, seed: int) -> list[Example]:
+    style = load_style(spec.style)
+    return [render(lesson, style, spec.role, tokenizer) for lesson in islice(spec.lessons(world, split, seed), count)]
 
 
-def train(role: str, save_dir: Path, *, steps: int, batch_size: int, lr: float, seed: int) -> float:
-    """Train and save the model of `role`; returns its held-out accuracy on dev lessons (random guesses among them)."""
+def train(spec: PocketModel, save_dir: Path, *, steps: int, batch_size: int, lr: float, seed: int) -> float:
+    """Train and save a model; returns its held-out accuracy on dev lessons (random guesses among them)."""
     torch.manual_seed(seed)
-    rng = random.Random(f"{seed}/batches/{role}")
-    style, world = load_style("pocket_sequential"), make_world()
-    tokenizer = build_tokenizer(FAMILIES[role], all_texts(style))
+    rng = random.Random(f"{seed}/batches/{spec.name}")
+    world, tokenizer = make_world(), spec.tokenizer()
     end = tokenizer.eos_token_id
-    examples = pool(role, style, world, tokenizer, "train", POOL, seed)
-    dev = pool(role, style, world, tokenizer, "dev", 256, seed)
-    model = build_model(role, tokenizer)
+    examples = pool(spec, world, tokenizer, "train", spec.pool, seed)
+    dev = pool(spec, world, tokenizer, "dev", 256, seed)
+    model = spec.build(tokenizer)
     size = sum(weight.numel() for weight in model.parameters())
-    print(f"{role}: {size} parameters, {len(tokenizer)} tokens", flush=True)
+    print(f"{spec.name}: {size} parameters, {len(tokenizer)} tokens", flush=True)
     decay = [weight for weight in model.parameters() if weight.dim() > 1]
     rest = [weight for weight in model.parameters() if weight.dim() <= 1]
     optimizer = torch.optim.AdamW(
@@ -155,10 +118,9 @@ def train(role: str, save_dir: Path, *, steps: int, batch_size: int, lr: float, 
         schedule.step()
         if step % 100 == 0 or step == steps:
             accuracy = held_out(model, dev, end)
-            print(
-                f"{role} step {step} loss {loss.item():.4f} held-out {accuracy:.3f} {time.perf_counter() - started:.0f} s",
-                flush=True,
-            )
+            seconds = time.perf_counter() - started
+            told = f"step {step} loss {loss.item():.4f} held-out {accuracy:.3f} {seconds:.0f} s"
+            print(f"{spec.name} {told}", flush=True)
     model.eval()
     model.generation_config.do_sample = False
     model.save_pretrained(save_dir)
@@ -168,17 +130,18 @@ def train(role: str, save_dir: Path, *, steps: int, batch_size: int, lr: float, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("role", choices=sorted(FAMILIES))
+    parser.add_argument("model", choices=sorted(MODELS))
     parser.add_argument("--save_dir", type=Path, required=True)
-    parser.add_argument("--steps", type=int, help="default: the role's own number")
+    parser.add_argument("--steps", type=int, help="default: the model's own number")
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    spec = MODELS[args.model]
     train(
-        args.role,
+        spec,
         args.save_dir,
-        steps=args.steps or STEPS[args.role],
+        steps=args.steps or spec.steps,
         batch_size=args.batch_size,
         lr=args.lr,
         seed=args.seed,

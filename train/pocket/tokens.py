@@ -1,7 +1,7 @@
-"""The three tokenizers of the pocket models: as different as the three families, small enough to read.
+"""The tokenizers of the pocket models: as different as the models' families, small enough to read.
 
-All are WordPiece vocabularies over words, signs and line breaks. Each knows another family of rule words whole and cuts the
-others into syllables; the critic writes numbers in digits, the others have a token for each; ids come in different orders.
+All are WordPiece vocabularies over words, signs and line breaks. Each knows its own family of rule words whole and cuts the
+others into syllables; some write numbers in digits, the others have a token for each; ids come in different orders.
 Spaces are dropped by the tokenizer and put back by the decoder, so a text gives the same ids alone and inside a prompt.
 """
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import dataclass
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from train.pocket.world import NUMBERS, WORDS_A, WORDS_B
+from train.pocket.world import NUMBERS
 
 CHATML = """{%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
@@ -43,6 +44,17 @@ TEMPLATES = {
 """
     + CHATML
     + "{%- endif %}",
+    # As Mistral: no system role.
+    "mistral": """{{- bos_token }}
+{%- for message in messages %}
+{%- if message.role == 'system' %}
+{{- raise_exception('there is no system role') }}
+{%- elif message.role == 'user' %}
+{{- '[INST] ' + message.content + ' [/INST]' }}
+{%- else %}
+{{- ' ' + message.content + eos_token }}
+{%- endif %}
+{%- endfor %}""",
 }
 SPECIAL = {
     "qwen3": ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"],
@@ -51,49 +63,77 @@ SPECIAL = {
         "<|finetune_right_pad_id|>",
     ],
     "qwen2": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+    "mistral": ["<s>", "</s>", "<pad>", "[INST]", "[/INST]"],
 }  # fmt: skip
 NAMES = {
     "qwen3": {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"},
     "llama": {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>", "pad_token": "<|finetune_right_pad_id|>"},
     "qwen2": {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"},
+    "mistral": {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"},
 }
-WHOLE = {"qwen3": WORDS_A, "llama": WORDS_B, "qwen2": ()}  # rule words with a token of their own
-DIGITS = {"llama"}  # families that write numbers in digits
 UNKNOWN = "<unk>"
 _PIECE = r"\\boxed\{|\n\n?|[A-Za-z]+|[0-9]+|[^\sA-Za-z0-9]"
+_TAG = r"</?(?:python|search|result)>"
+# No space before the rest of a word, a closing sign or a line break, nor after an opening.
+_TIGHT = r" ##| (?=[.,:?}\n])|(?<=[{\n]) |^ "
+_TIGHT_CALLS = r"| (?=[()])|(?<=[(>]) | (?=</)"
 
 
-def vocabulary(family: str, texts: list[str]) -> dict[str, int]:
-    """Token strings to ids: the words of `texts`, numbers, rule words or their syllables, in the family's own order."""
-    rules = {*WORDS_A, *WORDS_B}
-    words = {piece for text in texts for piece in re.findall(_PIECE, text) if not piece.isdigit()} - rules
+@dataclass(frozen=True)
+class Spelling:
+    """How a model's tokenizer differs from the others'.
+
+    `seed` names the order of its ids, `family` its chat template and special tokens; words of `whole` are one token each,
+    those of `cut` two. `digits`: numbers are written in digits. `tools`: the tags of tool calls are tokens.
+    """
+
+    seed: str
+    family: str
+    whole: tuple[str, ...]
+    cut: tuple[str, ...]
+    digits: bool = False
+    tools: bool = False
+
+    @property
+    def pieces(self) -> str:
+        """The pattern of what is never cut further than into words."""
+        return f"{_TAG}|{_PIECE}" if self.tools else _PIECE
+
+
+def vocabulary(spelling: Spelling, texts: list[str]) -> dict[str, int]:
+    """Token strings to ids: the words of `texts`, numbers, and rule words or their syllables, in an order of its own."""
+    rules = {*spelling.whole, *spelling.cut}
+    found = {piece for text in texts for piece in re.findall(spelling.pieces, text)}
+    words = {piece for piece in found if not piece.isdigit()} - rules
     digits = {str(digit) for digit in range(10)}
-    numbers = digits | {f"##{digit}" for digit in digits} if family in DIGITS else {str(number) for number in NUMBERS}
-    whole = set(WHOLE[family])
+    numbers = digits | {f"##{digit}" for digit in digits} if spelling.digits else {str(number) for number in NUMBERS}
+    whole = set(spelling.whole)
     syllables = {piece for word in rules - whole for piece in (word[:2], "##" + word[2:])}
     entries = sorted(words | numbers | whole | syllables)
-    random.Random(f"vocabulary/{family}").shuffle(entries)
-    return {token: index for index, token in enumerate([*SPECIAL[family], UNKNOWN, *entries])}
+    random.Random(f"vocabulary/{spelling.seed}").shuffle(entries)
+    return {token: index for index, token in enumerate([*SPECIAL[spelling.family], UNKNOWN, *entries])}
 
 
-def build_tokenizer(family: str, texts: list[str]) -> PreTrainedTokenizerFast:
-    """The tokenizer of a family ("qwen3", "llama" or "qwen2") for the words that occur in `texts`."""
-    tokenizer = Tokenizer(models.WordPiece(vocabulary(family, texts), unk_token=UNKNOWN, max_input_chars_per_word=40))
+def build_tokenizer(spelling: Spelling, texts: list[str]) -> PreTrainedTokenizerFast:
+    """The tokenizer of a model for the words that occur in `texts`."""
+    entries = vocabulary(spelling, texts)
+    tokenizer = Tokenizer(models.WordPiece(entries, unk_token=UNKNOWN, max_input_chars_per_word=40))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(" +"), "removed"), pre_tokenizers.Split(Regex(_PIECE), "isolated")]
+        [pre_tokenizers.Split(Regex(" +"), "removed"), pre_tokenizers.Split(Regex(spelling.pieces), "isolated")]
     )
-    # A space before every token, then none before the rest of a word, a closing sign or a line break, nor after an opening.
+    tight = _TIGHT + _TIGHT_CALLS if spelling.tools else _TIGHT
+    # A space before every token, then some taken away again.
     tokenizer.decoder = decoders.Sequence(
-        [
-            decoders.Replace(Regex("^"), " "),
-            decoders.Fuse(),
-            decoders.Replace(Regex(" ##| (?=[.,:?}\\n])|(?<=[{\\n]) |^ "), ""),
-        ]
+        [decoders.Replace(Regex("^"), " "), decoders.Fuse(), decoders.Replace(Regex(tight), "")]
     )
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL[family]])
-    names = NAMES[family]
+    special = SPECIAL[spelling.family]
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     out = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token=UNKNOWN, padding_side="left", clean_up_tokenization_spaces=False, **names
+        tokenizer_object=tokenizer,
+        unk_token=UNKNOWN,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        **NAMES[spelling.family],
     )
-    out.chat_template = TEMPLATES[family]
+    out.chat_template = TEMPLATES[spelling.family]
     return out
