@@ -9,20 +9,30 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from inference.answer_form import AnswerForm
 from inference.benchmarks.base import Benchmark, Grade, Sample
 from inference.mas.styles import CONTROLS
 from inference.results import Condition, Record, RunFolder
+from inference.scoring.reference_rule import reference_correct
 from inference.scoring.verdict import Verdict
 from inference.tools.errors import DataError
 
 if TYPE_CHECKING:
     from inference.mas.decoding import Generation, Sampling
     from inference.mas.recursion import Answer, MultiAgentSystem
+    from inference.mas.tools import ToolUse
+    from inference.tools.toolbox import ToolSettings
+
+SEARCHES = "search.jsonl"  # in the run's folder: what searches answered
+
+# Tasks that the reference's comparison of texts applies to; code is run, there and here.
+REFERENCE_TASKS = ("math", "choice", "qa")
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,8 @@ class Plan:
     num_rollouts: int
     seed: int
     enable_thinking: bool
+    ans: bool = False
+    tools: ToolSettings | None = None
 
 
 def make_conditions(names: Sequence[str], rounds: Sequence[int], lengths: Sequence[int]) -> tuple[Condition, ...]:
@@ -62,7 +74,8 @@ def shuffle_donors(rows: Sequence[Sample], samples: Sequence[Sample]) -> dict[st
 
     The whole split, not the chosen samples, so that a sample's donor does not depend on the choice.
     """
-    if len({row.gold for row in rows}) < 2:
+    golds = {row.gold for row in rows}
+    if len(golds) < 2 and golds != {""}:  # programs have no gold text: there another question is another answer
         raise DataError(
             "control shuffle: all answers of the dataset are the same; it needs a question with another answer"
         )
@@ -70,7 +83,7 @@ def shuffle_donors(rows: Sequence[Sample], samples: Sequence[Sample]) -> dict[st
     for sample in samples:
         for step in range(1, len(rows)):
             row = rows[(sample.index + step) % len(rows)]
-            if row.gold != sample.gold and row.question != sample.question:
+            if row.question != sample.question and (row.gold != sample.gold or not row.gold):
                 donors[sample.id] = row
                 break
         else:
@@ -98,24 +111,41 @@ def evaluate(plan: Plan, folder: RunFolder, system: MultiAgentSystem, batch_size
     if any(condition.control == "shuffle" for condition in plan.conditions):
         donors = shuffle_donors(plan.benchmark.rows, plan.benchmark.samples)
     total = len(plan.conditions) * len(plan.benchmark.samples)
-    with (
-        plan.benchmark.grader() as grade,
-        tqdm(total=total, initial=total - pending(plan, folder), unit="sample", file=sys.stderr) as bar,
-    ):
+    with ExitStack() as stack:
+        tools = _open_tools(plan, folder, stack)
+        grade = stack.enter_context(plan.benchmark.grader())
+        bar = stack.enter_context(
+            tqdm(total=total, initial=total - pending(plan, folder), unit="sample", file=sys.stderr)
+        )
         for condition in plan.conditions:
             bar.set_description(condition.title())
             for batch in batches:
                 missing = {sample.id for sample in batch if (condition, sample.id) not in folder.done}
                 if not missing:
                     continue
-                answers = _answers(plan, condition, batch, donors, system)
+                answers = _answers(plan, condition, batch, donors, system, tools)
                 pairs = [pair for pair in zip(batch, answers, strict=True) if pair[0].id in missing]
-                folder.append([make_record(plan, condition, sample, answer, grade) for sample, answer in pairs])
+                folder.append(make_records(plan, condition, pairs, grade))
                 bar.update(len(pairs))
 
 
+def _open_tools(plan: Plan, folder: RunFolder, stack: ExitStack) -> ToolUse | None:
+    """The speaker's tools, for as long as `stack` lives; searches are kept in the run's folder."""
+    if plan.tools is None:
+        return None
+    from inference.mas.tools import ToolUse
+
+    box = stack.enter_context(plan.tools.open(folder.folder / SEARCHES))
+    return ToolUse(box, plan.tools.max_rounds, plan.tools.result_max_chars)
+
+
 def _answers(
-    plan: Plan, condition: Condition, batch: Sequence[Sample], donors: dict[str, Sample], system: MultiAgentSystem
+    plan: Plan,
+    condition: Condition,
+    batch: Sequence[Sample],
+    donors: dict[str, Sample],
+    system: MultiAgentSystem,
+    tools: ToolUse | None,
 ) -> list[Answer]:
     return system.answer(
         [_question(sample) for sample in batch],
@@ -128,6 +158,8 @@ def _answers(
         num_rollouts=plan.num_rollouts,
         seed=plan.seed,
         enable_thinking=plan.enable_thinking,
+        tools=tools,
+        needs_suffix=AnswerForm(batch, plan.enable_thinking) if plan.ans else None,
     )
 
 
@@ -137,14 +169,36 @@ def _question(sample: Sample) -> Any:
     return Question(sample.question, sample.id, sample.family, sample.kind, sample.fn_name)
 
 
-def make_record(plan: Plan, condition: Condition, sample: Sample, answer: Answer, grade: Grade) -> Record:
-    """The record of one answer; its fields are described in `results`."""
-    rollouts = [_rollout(grade, sample, index, written) for index, written in enumerate(answer.rollouts)]
+def make_records(
+    plan: Plan, condition: Condition, pairs: Sequence[tuple[Sample, Answer]], grade: Grade
+) -> list[Record]:
+    """The records of answers to several samples, graded together; their fields are described in `results`."""
+    outputs = [(sample, text) for sample, answer in pairs for written in answer.rollouts for text in _texts(written)]
+    verdicts = iter(verdicts_on(grade, outputs))
+    return [
+        _record(plan, condition, sample, answer, [[next(verdicts) for _ in _texts(w)] for w in answer.rollouts])
+        for sample, answer in pairs
+    ]
+
+
+def _texts(written: Generation) -> list[str]:
+    """What is graded of an answer: its text without tools' results; and its text before a retry, if there was one."""
+    return [written.answer] + ([written.text_before_retry] if written.retry else [])
+
+
+def _record(
+    plan: Plan, condition: Condition, sample: Sample, answer: Answer, verdicts: Sequence[Sequence[Verdict]]
+) -> Record:
+    rollouts = [
+        _rollout(plan, condition, sample, index, written, own)
+        for index, (written, own) in enumerate(zip(answer.rollouts, verdicts, strict=True))
+    ]
     return {
         "sample_idx": sample.index,
         "sample_id": sample.id,
         "dataset": plan.benchmark.name,
         "dataset_split": plan.benchmark.split,
+        "groups": sample.groups,
         "style": plan.style,
         "mas_shape": plan.mas_shape,
         "method": condition.method,
@@ -159,25 +213,59 @@ def make_record(plan: Plan, condition: Condition, sample: Sample, answer: Answer
         "prompt_tokens": answer.prompt_tokens,
         "latent_steps": answer.latent_steps,
         "generated_tokens": answer.generated_tokens,
+        **({"tool_tokens": answer.tool_tokens} if plan.tools else {}),
         "seconds": {stage: round(seconds, 6) for stage, seconds in answer.seconds.items()},
     }
 
 
-def _rollout(grade: Grade, sample: Sample, index: int, written: Generation) -> dict[str, Any]:
+def verdicts_on(grade: Grade, outputs: Sequence[tuple[Sample, str]]) -> list[Verdict]:
+    """The verdict on every output. One that makes the scorer fail is an error; the others of its batch are graded."""
     try:
-        verdict = grade(sample, written.text)
+        return grade(outputs)
+    except DataError:
+        raise  # no fault of a text: what the scorer needs is not there
     except Exception as err:
-        # The text took time to make and is kept with its fault: a scorer's bug must not end a long run.
-        verdict = Verdict(False, None, "error", f"{type(err).__name__}: {err}")
-    cut = verdict.extracted is None and verdict.status != "error" and written.finish == "length"
-    return {
+        # The texts took time to make and are kept with their fault: a scorer's bug must not end a long run.
+        if len(outputs) == 1:
+            return [Verdict(False, None, "error", f"{type(err).__name__}: {err}")]
+        return [verdict for output in outputs for verdict in verdicts_on(grade, [output])]
+
+
+def _rollout(
+    plan: Plan, condition: Condition, sample: Sample, index: int, written: Generation, verdicts: Sequence[Verdict]
+) -> dict[str, Any]:
+    found = {
         "rollout_idx": index,
         "sample_seed": written.seed,
         "raw_output": written.text,
         "finish": written.finish,
         "generated_tokens": len(written.tokens),
+    }
+    if written.answer_text is not None:
+        found["answer_text"] = written.answer_text
+    if plan.ans:
+        found["retry"] = written.retry
+    if written.retry:
+        found["text_before_retry"] = written.text_before_retry
+        found["correct_before_retry"] = verdicts[1].correct
+        found["suffix_tokens"] = written.suffix_tokens
+    if plan.tools and condition.method != "single":
+        found["tool_calls"] = dict(written.tool_calls)
+        found["tool_failures"] = written.tool_failures
+        found["tool_tokens"] = written.tool_tokens
+    return {**found, **graded(plan.benchmark.task, sample, written.answer, written.finish, verdicts[0])}
+
+
+def graded(task: str, sample: Sample, text: str, finish: str, verdict: Verdict) -> dict[str, Any]:
+    """What grading adds to a rollout: the verdict with the scorer's details, and the reference's verdict on the same text."""
+    cut = verdict.extracted is None and verdict.status != "error" and finish == "length"
+    found = {
+        **verdict.details,
         "pred_answer_parsed": verdict.extracted,
         "correct": verdict.correct,
         "status": "truncated" if cut else verdict.status,
         "rule": verdict.rule,
     }
+    if task in REFERENCE_TASKS:
+        found["reference_correct"] = reference_correct(text, sample.gold, task)
+    return found

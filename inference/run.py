@@ -26,7 +26,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from inference.evaluation import evaluate, pending
 from inference.mas.errors import InputError, exit_on_input_error
 from inference.mas.styles import CONTROLS, METHODS
-from inference.results import SUMMARY, RunFolder, nest, summarise, table_text, write_json
+from inference.results import RunFolder, finish
 from inference.settings import DEFAULTS, plain, recommended, settings_lines
 from inference.tools.errors import DataError
 
@@ -89,9 +89,9 @@ def make_parser() -> Parser:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
 
     def add(group: Any, name: str, help: str, **how: Any) -> None:
-        if name in DEFAULTS:
+        if name in DEFAULTS and "(default" not in help:
             default = plain(DEFAULTS[name])
-            text = int(default) if isinstance(default, bool) else default
+            text = int(default) if isinstance(default, bool) else default if default != "" else "none"
             help = f"{help} (default {text})"
         if how.get("type") is switch:
             how |= {"nargs": "?", "const": True, "metavar": "0|1"}
@@ -121,6 +121,12 @@ def make_parser() -> Parser:
     add(how, "num_recursive_rounds", "rounds, a number or a comma list", type=numbers(1))
     add(how, "latent_length", "latent steps of a stage, a number or a comma list", type=numbers(0))
     add(how, "num_rollouts", "answers to each question", type=number(int, 1))
+    add(
+        how,
+        "pass_k",
+        "which pass@k are told, a number or a comma list (default all up to --num_rollouts)",
+        type=numbers(1),
+    )
     add(how, "seed", "base of all random draws", type=number(int))
     add(how, "sample_seed", "base of the draws instead of --seed, if 0 or more", type=number(int))
     add(how, "do_sample", "draw tokens; 0: greedy", type=switch)
@@ -132,6 +138,35 @@ def make_parser() -> Parser:
     add(how, "max_new_tokens", "limit of a written answer or text message", type=number(int, 1))
     add(how, "enable_thinking", "thinking switch of chat templates that have one", type=switch)
     add(how, "prompts", "YAML file with prompts that replace the style's")
+    add(how, "ans", "an answer without box, letter or code goes on from a short suffix; both are graded", type=switch)
+
+    tools = parser.add_argument_group("tools of a speaker that has some")
+    add(tools, "max_tool_rounds", "calls an answer may make", type=number(int, 0))
+    add(tools, "python_timeout", "seconds for a program", type=number(float, 0.1))
+    add(tools, "result_max_chars", "characters of a result that the model reads", type=number(int, 1))
+    add(tools, "tavily_keys_file", "keys for searches, one a line (default: the variable TAVILY_API_KEY)")
+    add(tools, "tavily_sentinel_file", "file to write when all keys are used up")
+    add(tools, "search_replay", "recorded searches (search.jsonl of a run) in place of the network")
+    add(tools, "max_search_calls", "searches to pay for; below 0: no limit", type=number(int))
+
+    task = parser.add_argument_group("data and grading of some benchmarks")
+    add(task, "lcb_release", "livecodebench: release_v1 to release_v6 (all up to it), or slices vN, vN_vM")
+    add(task, "lcb_start_date", "livecodebench: contests from this day on, YYYY-MM-DD")
+    add(task, "lcb_end_date", "livecodebench: contests up to this day, YYYY-MM-DD")
+    add(task, "lcb_use_private_tests", "livecodebench: private tests too, not only the public ones", type=switch)
+    add(task, "lcb_timeout_s", "seconds for each test of a program or call", type=number(float, 0.1))
+    add(task, "mbppplus_timeout_s", "seconds for all tests of a function", type=number(float, 0.1))
+    add(task, "mbppplus_num_prompt_tests", "mbppplus: asserts shown in the prompt", type=number(int, 0))
+    add(task, "code_workers", "programs that run side by side; 0: one a CPU", type=number(int, 0))
+    add(task, "hotpot_context", "hotpotqa: show the paragraphs, not the question only", type=switch)
+    add(
+        task,
+        "judge",
+        "bamboogle, hotpotqa: an LLM judges answers that do not match (default: 1 if API_KEY, API_BASE_URL and API_MODEL are set)",
+        type=switch,
+    )
+    add(task, "judge_all", "ask the judge about matching answers, too", type=switch)
+    add(task, "max_judge_calls", "limit of requests to the judge; below 0: none", type=number(int))
 
     machine = parser.add_argument_group("models and machine")
     add(
@@ -166,14 +201,15 @@ def show_list() -> None:
     styles, pairs = list_styles(), {}
     print("styles (or a .yaml file):\n" + "".join(f"  {style}\n" for style in styles))
     print("datasets (or a .json or .jsonl file):")
-    for name, (source, splits, _) in BENCHMARKS.items():
-        print(f"  {name:12} {source}  split {', '.join(splits)}")
+    for name, spec in BENCHMARKS.items():
+        config = f" {spec.config}" if spec.config else ""
+        print(f"  {name:14} {spec.task:7} {spec.source}{config}  split {' or '.join(spec.splits)}")
     print("\nrecommended settings (where the flag is absent):")
     for style in styles:
         for name in BENCHMARKS:
             table = {key: plain(value) for key, value in recommended(style, name).items()}
             if table:
-                print(f"  {style:18} {name:12} " + " ".join(f"{key}={value}" for key, value in table.items()))
+                print(f"  {style:18} {name:14} " + " ".join(f"{key}={value}" for key, value in table.items()))
                 pairs[f"{style}/{name}"] = table
     print(json.dumps({"styles": styles, "datasets": list(BENCHMARKS), "recommended": pairs}))
 
@@ -187,10 +223,12 @@ def show_plan(job: Any) -> None:
         else "not reached"
     )
     print(f"style    {job.style.name}: {' -> '.join(role.name for role in job.style.roles)}")
-    print(f"dataset  {data.name if data else '?'}: {told}")
+    print(f"dataset  {job.dataset} ({job.task}): {told}")
     print(f"runs     {', '.join(condition.title() for condition in job.conditions)}")
     print("settings")
     print("\n".join(settings_lines(job.settings)))
+    for name in job.unused:
+        print(f"unused   --{name}: has no effect in this run")
 
 
 def dry_run(flags: dict[str, Any]) -> int:
@@ -202,6 +240,14 @@ def dry_run(flags: dict[str, Any]) -> int:
     memory = memory_estimate(job)
     answers = len(job.benchmark.samples) * len(job.conditions) * job.value("num_rollouts") if job.benchmark else None
     print(f"answers  {answers if answers is not None else 'unknown'} to write")
+    searches = job.most_searches()
+    if job.tools:
+        print(
+            f"tools    {', '.join(job.tools.offered) or 'none can run'}; at most {'an unknown number of' if searches is None else searches} searches to pay for"
+        )
+    judge_calls = job.most_judge_calls()
+    if job.settings.get("judge"):
+        print(f"judge    at most {'an unknown number of' if judge_calls is None else judge_calls} requests to pay for")
     if job.resolved:
         print("weights")
         for key, value in job.resolved.describe().items():
@@ -216,10 +262,12 @@ def dry_run(flags: dict[str, Any]) -> int:
     report = {
         "dry_run": True,
         "style": job.style.name,
-        "dataset": job.benchmark.name if job.benchmark else flags["dataset"],
+        "dataset": job.dataset,
         "num_samples": len(job.benchmark.samples) if job.benchmark else None,
         "conditions": [condition.title() for condition in job.conditions],
         "answers": answers,
+        "max_searches": searches,
+        "max_judge_calls": judge_calls,
         "settings": job.shown_settings(),
         "setting_sources": {name: setting.source for name, setting in job.settings.items()},
         "weights": job.resolved.describe() if job.resolved else None,
@@ -252,7 +300,7 @@ def run(flags: dict[str, Any]) -> int:
             device=job.device,
             dtype=job.value("dtype"),
             trust_remote_code=job.value("trust_remote_code"),
-            task=job.task,
+            task=job.family,
             offload=job.value("offload"),
             resolved=job.resolved,
         )
@@ -264,21 +312,9 @@ def run(flags: dict[str, Any]) -> int:
             return 130
         finally:
             folder.close()
-    ids = [sample.id for sample in plan.benchmark.samples]
-    entries = summarise(folder.done, plan.conditions, ids)
-    summary = {
-        "style": plan.style,
-        "dataset": plan.benchmark.name,
-        "dataset_split": plan.benchmark.split,
-        "num_samples": len(ids),
-        **nest(plan.conditions, entries, job.value("num_recursive_rounds"), job.value("latent_length")),
-        "settings": job.shown_settings(),
-        "setting_sources": {name: setting.source for name, setting in job.settings.items()},
-        "output_dir": str(output_dir),
-    }
-    write_json(output_dir / SUMMARY, summary)
-    print(f"\n{table_text(plan.conditions, entries)}\n")
-    faults = sum(entry["statuses"].get("error", 0) for entry in entries)
+    summary, table = finish(folder)
+    print(f"\n{table}\n")
+    faults = sum(rollout["status"] == "error" for record in folder.done.values() for rollout in record["rollouts"])
     if faults:
         print(f"warning: the scorer failed on {faults} answers, counted as wrong; `rule` in {folder.path} says how\n")
     print(json.dumps(summary, ensure_ascii=False))

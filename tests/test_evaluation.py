@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from inference.benchmarks.base import Benchmark, Sample
-from inference.benchmarks.registry import maths_grader
+from inference.benchmarks.base import Benchmark, Options, Sample
+from inference.benchmarks.grading import maths_grader
 from inference.evaluation import Plan, evaluate, make_batches, make_conditions, pending, shuffle_donors
 from inference.mas.decoding import Generation, Sampling
 from inference.mas.recursion import Answer
-from inference.results import Condition, RunFolder, nest, summarise
+from inference.results import Condition, RunFolder, key_of, nest, read_records, summarise
 from inference.scoring.verdict import Verdict
 from inference.tools.errors import DataError
 
@@ -42,7 +42,11 @@ class Reciter:
         return found
 
 
-def plan_of(samples, conditions, all_rows=None, rollouts=1, grader=maths_grader) -> Plan:
+def maths() -> AbstractContextManager:
+    return maths_grader(Options())
+
+
+def plan_of(samples, conditions, all_rows=None, rollouts=1, grader=maths) -> Plan:
     benchmark = Benchmark("toy", "test", "toy.jsonl", None, tuple(all_rows or samples), tuple(samples), grader)
     return Plan("tiny", "chain", benchmark, conditions, Sampling(), rollouts, 42, False)
 
@@ -98,6 +102,8 @@ def test_donors_differ_in_question_and_answer():
     assert shuffle_donors(data, data[1:2])["s1"].id == "s2", "the choice of samples changes no donor"
     with pytest.raises(DataError, match="all answers of the dataset are the same"):
         shuffle_donors(data[:2], data[:2])
+    programs = tuple(Sample(i, f"s{i}", f"q{i}", "", "code") for i in range(3))
+    assert shuffle_donors(programs, programs)["s2"].id == "s0", "without gold texts another question is enough"
     same = (Sample(0, "a", "q", "1"), Sample(1, "b", "q", "2"))
     with pytest.raises(DataError, match="'a' has no donor"):
         shuffle_donors(same, same)
@@ -121,7 +127,7 @@ def test_summary_equals_hand_computed_numbers(tmp_path):
 
 
 def test_statuses_and_no_free_credit(tmp_path):
-    def status(system: Reciter, grader=maths_grader) -> dict:
+    def status(system: Reciter, grader=maths) -> dict:
         plan = plan_of(rows(2), (LATENT,), grader=grader)
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         return summarise(run(plan, folder, system).done, plan.conditions, ["s0", "s1"])[0]
@@ -130,14 +136,45 @@ def test_statuses_and_no_free_credit(tmp_path):
     assert status(Reciter(text="no idea", finish="length"))["statuses"] == {"truncated": 2}
     assert status(Reciter(finish="length"))["statuses"] == {"ok": 2}
 
-    def divide(sample: Sample, text: str) -> Verdict:
-        raise ZeroDivisionError("oops")
+    def divide(pairs) -> list[Verdict]:
+        """Fails on one sample, as a scorer with a bug does."""
+        if any(sample.id == "s1" for sample, _ in pairs):
+            raise ZeroDivisionError("oops")
+        return [Verdict(True, "0", "ok", "test") for _ in pairs]
 
     def broken() -> AbstractContextManager:
         return nullcontext(divide)
 
     told = status(Reciter(), broken)
-    assert told["statuses"] == {"error": 2} and told["accuracy"] == 0.0 and told["num_answers"] == 2
+    assert told["statuses"] == {"ok": 1, "error": 1}, "the fault of one text costs the others of its batch nothing"
+    assert told["num_correct"] == 1 and told["num_answers"] == 2
+
+    def unusable(pairs) -> list[Verdict]:
+        raise DataError("the tests are gone")
+
+    with pytest.raises(DataError, match="the tests are gone"):
+        status(Reciter(), lambda: nullcontext(unusable))
+
+
+def test_outputs_are_graded_batch_by_batch_and_land_in_their_records(tmp_path):
+    sizes = []
+
+    def grade(pairs) -> list[Verdict]:
+        sizes.append(len(pairs))
+        return [
+            Verdict(sample.id == "s2", text, "ok", "test", {"eval": {"passed": len(text)}}) for sample, text in pairs
+        ]
+
+    plan = plan_of(rows(4), (LATENT,), rollouts=2, grader=lambda: nullcontext(grade))
+    folder = run(plan, tmp_path / "run", Reciter())
+    done = {key_of(record): record for record in read_records(folder.path)}
+    assert sizes == [6, 2], "batches of 3 and 1 samples with 2 rollouts each"
+    for sample in plan.benchmark.samples:
+        record = done[LATENT, sample.id]
+        for rollout in record["rollouts"]:
+            assert rollout["pred_answer_parsed"] == rollout["raw_output"] and rollout["eval"] == {"passed": 9}
+            assert rollout["correct"] == (sample.id == "s2")
+        assert [r["reference_correct"] for r in record["rollouts"]] == [sample.index % 2 == 0, sample.index % 2 == 1]
 
 
 @pytest.mark.parametrize("kept, cut", [(0, 0), (1, 0), (4, 9), (7, 0), (13, 30)])

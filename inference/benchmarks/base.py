@@ -1,26 +1,37 @@
-"""What every benchmark is made of: samples, a fingerprint, and a scorer; and how samples are chosen.
+"""What every benchmark is made of: samples, a task, a fingerprint and a grader; and how samples are chosen.
 
 A loader reads *all* rows of a split; `choose` then takes the samples asked for. `Sample.index` is the row's place in the whole
-split, so it does not change with the choice or its order.
+split, so it does not change with the choice or its order. A benchmark has one task, which says how its answers are graded:
+"math", "choice" (a letter A to D), "code" (tests) or "qa" (short text).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from inference.scoring.verdict import Verdict
 from inference.tools.errors import DataError
 
+# Task -> family, which picks prompts and links: short answers of text are asked for as those of maths, in a box.
+FAMILY = {"math": "math", "choice": "choice", "code": "code", "qa": "math"}
+# What the rows of some benchmarks say about a question's kind; accuracies are told by these, too.
+GROUPS = ("subject", "level", "difficulty", "platform", "type")
+
 
 @dataclass(frozen=True)
 class Sample:
-    """One question. `family` picks prompts (math, code, choice, reasoning); `kind` and `fn_name` belong to code tasks."""
+    """One question. `family` picks prompts (math, code, choice); `meta` is all else that is known, as plain JSON values.
+
+    Code tasks have a `kind`, "function" (`fn_name`: what to define, if it is known) or "program" (input to output).
+    """
 
     index: int
     id: str
@@ -31,8 +42,38 @@ class Sample:
     fn_name: str | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def groups(self) -> dict[str, str | int]:
+        """What of `meta` accuracies are told by."""
+        return {name: self.meta[name] for name in GROUPS if isinstance(self.meta.get(name), (str, int))}
 
-Grade = Callable[[Sample, str], Verdict]  # the verdict on one model output
+
+@dataclass(frozen=True)
+class Options:
+    """What flags say about rows and grading; the defaults are the reference's where it has the flag.
+
+    `seed` permutes GPQA's options. `lcb_*`: which LiveCodeBench problems (release, contest dates as YYYY-MM-DD, both
+    inclusive, "" = open), which tests, and seconds for each of them; `mbppplus_timeout_s`: seconds for all tests of a
+    function. `code_workers`: programs side by side (0: one a CPU). `judge*`: the LLM judge of short text answers.
+    """
+
+    seed: int = 42
+    hotpot_context: bool = False
+    mbppplus_num_prompt_tests: int = 3
+    mbppplus_timeout_s: float = 10.0
+    lcb_release: str = "release_v6"
+    lcb_start_date: str = ""
+    lcb_end_date: str = ""
+    lcb_use_private_tests: bool = True
+    lcb_timeout_s: float = 6.0
+    code_workers: int = 0
+    judge: bool = False
+    judge_all: bool = False
+    max_judge_calls: int = -1
+
+
+# Verdicts on many model outputs at once, in their order: so that programs and requests run side by side.
+Grade = Callable[[Sequence[tuple[Sample, str]]], "list[Verdict]"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +90,7 @@ class Benchmark:
     rows: tuple[Sample, ...]
     samples: tuple[Sample, ...]
     grader: Callable[[], AbstractContextManager[Grade]]
+    task: str = "math"
 
     def fingerprint(self) -> dict[str, Any]:
         """What the data is, for the manifest: its name, size and a hash of every row, wherever it was read from."""
@@ -56,7 +98,20 @@ class Benchmark:
         for row in self.rows:
             line = [row.id, row.question, row.gold, row.family, row.kind, row.fn_name, dict(row.meta)]
             digest.update(json.dumps(line, sort_keys=True, ensure_ascii=False).encode() + b"\n")
-        return {"name": self.name, "split": self.split, "rows": len(self.rows), "sha256": digest.hexdigest()[:16]}
+        told = {"name": self.name, "split": self.split, "task": self.task, "rows": len(self.rows)}
+        return {**told, "sha256": digest.hexdigest()[:16]}
+
+
+def shown(value: Any) -> str:
+    """A value for an error sentence."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def cache_folder() -> Path:
+    """Where prepared data and paid replies are kept: RECURSIVE_MAS_CACHE, else a folder in the user's cache."""
+    own = os.environ.get("RECURSIVE_MAS_CACHE")
+    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "recursive_mas"
 
 
 def text_of(row: Mapping[str, Any], columns: Sequence[str], where: str) -> str:
@@ -68,7 +123,7 @@ def text_of(row: Mapping[str, Any], columns: Sequence[str], where: str) -> str:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             value = str(value)
         if not isinstance(value, str) or not value.strip():
-            raise DataError(f"{where}: {column!r} is {json.dumps(value)[:60]}; expected a non-empty text or a number")
+            raise DataError(f"{where}: {column!r} is {shown(value)}; expected a non-empty text or a number")
         return value.strip()
     raise DataError(
         f"{where}: no {' or '.join(map(repr, columns))}; the row has {', '.join(map(str, row)) or 'nothing'}"

@@ -6,6 +6,7 @@ Questions are the independent units: rollouts of one question are a cluster and 
     interval(table)            accuracy with a Wilson score interval (Wilson 1927); with k > 1 on the effective sample size
     paired_difference(a, b)    accuracy(b) - accuracy(a) with Newcombe's paired interval and the exact McNemar p
     pass_at_k, mean_at_k       over k rollouts, unbiased (Chen et al. 2021)
+    smallest_difference(n, d)  what n questions can show between two methods (Connor 1987)
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 Z95 = 1.959963984540054  # 97.5 % point of the normal distribution: two-sided 95 %
+Z80 = 0.8416212335729143  # 80 % point: the power usually asked of a comparison
+LEAST_PAIRS = 6  # with fewer questions that differ, no exact two-sided McNemar p is below 0.05 (2 / 2**5 = 0.0625)
 Table = Sequence[Sequence[bool]]
 
 
@@ -77,7 +80,10 @@ def interval(table: Table, z: float = Z95) -> tuple[float, float]:
 def mcnemar_exact(better: int, worse: int) -> float:
     """Two-sided exact McNemar p: the sign test over questions on which two methods differ. No such question: 1."""
     n, low = better + worse, min(better, worse)
-    tail = sum(math.comb(n, i) for i in range(low + 1))
+    tail = term = 1  # C(n, 0); the next ones by a step each, which stays fast for thousands of questions
+    for i in range(low):
+        term = term * (n - i) // (i + 1)
+        tail += term
     return min(1.0, 2 * tail / 2**n)
 
 
@@ -99,6 +105,45 @@ def paired_difference(first: Table, second: Table, z: float = Z95) -> Difference
     value = p2 - p1
     down, up = _join(p2 - low2, high1 - p1, rho), _join(high2 - p2, p1 - low1, rho)
     return Difference(value, max(-1.0, value - down), min(1.0, value + up), mcnemar_exact(better, worse), better, worse)
+
+
+def discordance(first: Table, second: Table) -> float:
+    """Mean squared difference of the question means: with one rollout, the share of questions on which two methods differ."""
+    return sum((y - x) ** 2 for x, y in zip(means(first), means(second), strict=True)) / len(first) if first else 0.0
+
+
+def unrelated_discordance(table: Table) -> float:
+    """The discordance to expect between these results and those of as good a method whose faults are unrelated to them.
+
+    Twice the variance of a question's share of correct rollouts: 2 p (1 - p) with one rollout.
+    """
+    if not table:
+        return 0.0
+    p = mean_at_k(table)
+    return 2 * p * (1 - p) * len(table) / effective_size(table)
+
+
+def smallest_difference(n: int, discordance: float, z: float = Z95, z_power: float = Z80) -> float | None:
+    """The smallest true difference in accuracy that a paired test over `n` questions finds with 80 % power at p < 0.05.
+
+    Connor (1987, Biometrics 43, 207-211), sample size of McNemar's test, solved for the difference d at a discordance D:
+    n d^2 = (z sqrt(D) + z_power sqrt(D - d^2))^2. Where D is below d, all questions that differ do so in one direction and D
+    is d. A normal approximation: the exact test has a little less power. None if no difference can be shown.
+    """
+    if n < LEAST_PAIRS:
+        return None
+
+    def shown(d: float) -> bool:
+        share = max(discordance, d)
+        return n * d * d >= (z * math.sqrt(share) + z_power * math.sqrt(max(0.0, share - d * d))) ** 2
+
+    low, high = 0.0, 1.0
+    if not shown(high):
+        return None
+    for _ in range(50):  # halvings: far below any digit that is told
+        middle = (low + high) / 2
+        low, high = (low, middle) if shown(middle) else (middle, high)
+    return high
 
 
 def _join(x: float, y: float, rho: float) -> float:

@@ -114,4 +114,5 @@ def test_pocket_files_ship_with_the_project():
         benchmark = load_benchmark(name)
         assert len(benchmark.rows) == 400
         with benchmark.grader() as grade:
-            assert all(grade(row, f"so \\boxed{{{row.gold}}}").correct for row in benchmark.rows)
+            verdicts = grade([(row, f"so \\boxed{{{row.gold}}}") for row in benchmark.rows])
+            assert all(verdict.correct for verdict in verdicts)

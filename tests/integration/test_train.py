@@ -12,10 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from inference.mas.checkpoints import write_inner_dir, write_outer_dir
+from inference.mas.decoding import Sampling
 from inference.mas.errors import InputError
+from inference.mas.links import InnerLink, OuterLink
 from inference.mas.prompts import Question
+from inference.mas.styles import load_style
 from system_loader import load_mas_system
 from tests.integration.tiny_style import ROOT, STYLE, environment, run, write_style
+from tests.tiny_models import make_lm
 from train import train_inner, train_outer
 
 TARGETS = {"planner": "plan", "critic": "refined_plan", "solver": "answer"}
@@ -313,6 +318,140 @@ def test_question_and_answer_are_enough_for_rollouts(tiny, tmp_path, capsys):
     assert not (tmp_path / "b").exists()
 
 
+RING = """
+system: be brief.
+roles:
+  north: {model: ./small, repo: ./north, targets: [n], first: {math: "{question} go"}, later: {math: "{question} <<BACK>> go"}}
+  east:
+    model: ./wide
+    repo: ./east
+    targets: [e]
+    first: {math: "{question} {label}: <<NORTH>>", code: "{question} code <<NORTH>>"}
+    later: {math: "{question} <<NORTH>> and <<LAST>>", code: "{question} code <<NORTH>> and <<LAST>>"}
+  south: {model: ./small, repo: ./south, targets: [s], first: {math: "{question} <<EAST>>"}}
+  west: {model: ./small, repo: ./west, targets: [answer], first: {math: "<<SOUTH>> {question} {hint}"}}
+speaker: west
+links:
+  ne: {source: north, target: east, slot: NORTH}
+  es: {source: east, target: south, slot: EAST}
+  sw: {source: south, target: west, slot: SOUTH}
+  wn: {source: west, target: north, slot: BACK}
+  we: {source: west, target: east, slot: LAST}
+outer_repo: ./outer
+pieces: {hint: {when: {question: "3"}, math: "three"}}
+single: {math: "{question}"}
+"""
+
+
+@pytest.fixture(scope="module")
+def ring(tmp_path_factory) -> Path:
+    """A user's style: four agents in a ring with two feedback links, three of them on one base model."""
+    folder = tmp_path_factory.mktemp("ring")
+    (folder / "ring.yaml").write_text(RING)
+    style = load_style(folder / "ring.yaml")
+    torch.manual_seed(0)
+    widths = {"small": 32, "wide": 48}
+    for family, (name, width) in zip(("qwen3", "llama"), widths.items(), strict=True):
+        make_lm(family, folder / name, width=width)
+    width = {role.name: widths[Path(role.model).name] for role in style.roles}
+    for role in style.roles:
+        write_inner_dir(folder / role.name, InnerLink(width[role.name]), role.model, {})
+    links = {link.key: OuterLink(width[link.source], width[link.target]) for link in style.links}
+    write_outer_dir(folder / "outer", links, style, "math", {})
+    rows = [
+        {
+            "question": f"What is {i} + 1?",
+            "n": f"take {i}",
+            "e": "add one",
+            "s": f"say {i + 1}",
+            "answer": f"\\boxed{{{i + 1}}}",
+        }
+        for i in range(4)
+    ]
+    # One row has a family of its own, another lacks a text that only `east` needs.
+    rows += [rows[0] | {"question": "Print 3.", "task_family": "code", "type": "complete"}, rows[1] | {"e": ""}]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def ring_flags(ring: Path, *more: object) -> list[str]:
+    flags = ["--style", ring / "ring.yaml", "--dataset_name", ring / "rows.jsonl", "--device", "cpu", "--max_steps", 1]
+    return [*map(str, flags), "--batch_size", "2", *map(str, more)]
+
+
+def test_a_users_ring_with_two_feedback_links(ring, tmp_path, capsys):
+    style = ring / "ring.yaml"
+    mas = load_mas_system(style=style, device="cpu", device_map={"EAST": "cpu"})
+    models = {name: agent.model for name, agent in mas.agents.items()}
+    assert models["north"] is models["south"] is models["west"] is not models["east"]
+    sent = messages(mas)
+    assert {key: len(found) for key, found in sent.items()} == {"ne": 2, "es": 2, "sw": 2, "wn": 1, "we": 1}
+    # What the two feedback links carry is one rollout of the speaker's.
+    with torch.no_grad():
+        heard = []
+        for key in ("wn", "we"):
+            mas.outer_links[key].register_forward_pre_hook(lambda module, args: heard.append(args[0]))
+        mas.answer(["What is 3 + 4?"], rounds=2, latent_steps=3, sampling=Sampling(max_new_tokens=1))
+    assert torch.equal(heard[0], heard[1])
+
+    override = {}
+    for role in ("north", "east", "south", "west"):
+        override[role] = tmp_path / role
+        train_inner.main(ring_flags(ring, "--mas_role", role, "--save_dir", override[role]))
+        told = json.loads(capsys.readouterr().out.splitlines()[-1])
+        # A role reads its own text and those of the roles before it.
+        assert (told["rows"], told["dropped"]) == ((6, 0) if role in ("north", "west") else (5, 1))
+    inner = [part for i, role in enumerate(override, 1) for part in (f"--agent{i}_inner_aligner_path", override[role])]
+    for init in ("ridge", "default"):
+        outer = tmp_path / init
+        more = ["--num_recursive_rounds", 2, "--latent_steps", 2, "--save_dir", outer, "--outer_init", init, *inner]
+        source = "rollout" if init == "ridge" else "teacher"
+        train_outer.main(ring_flags(ring, *more, "--latent_source", source, "--offload", 1, "--outer_lr", 1e-3))
+        out = capsys.readouterr().out
+        assert "west -> north" in out and ("thoughts over gold texts" in out) == (init == "ridge")
+        told = json.loads(out.splitlines()[-1])
+        assert (told["rows"], told["dropped"], told["cut_rows"], told["cut_tokens"]) == (5, 1, 0, 0)
+        line = json.loads((outer / "metrics.jsonl").read_text().splitlines()[-1])
+        assert all(line[f"grad_norm/{key}"] > 0 for key in ("ne", "es", "sw", "wn", "we"))
+        loaded = load_mas_system(style=style, device="cpu", ckpt_override=override | {"outer": outer})
+        assert not torch.equal(messages(loaded)["we"][0], sent["we"][0])
+
+
+def test_outer_links_are_read_without_opening_anything_else(ring, tmp_path):
+    """`--load_dir` with every model and inner link by flags, where the style's own folders are not there."""
+    text = RING
+    for role in ("north", "east", "south", "west"):
+        text = text.replace(f"repo: ./{role}", "repo: ./nowhere")
+    for name in ("small", "wide"):
+        text = text.replace(f"model: ./{name}", "model: ./nowhere")
+    (tmp_path / "ring.yaml").write_text(text)
+    flags = []
+    for i, role in enumerate(("north", "east", "south", "west"), 1):
+        flags += [f"--agent{i}_model_name_or_path", ring / ("wide" if role == "east" else "small")]
+        flags += [f"--agent{i}_inner_aligner_path", ring / role]
+    more = ["--style", tmp_path / "ring.yaml", "--load_dir", ring / "outer", "--save_dir", tmp_path / "out"]
+    train_outer.main(ring_flags(ring, *flags, *more, "--num_recursive_rounds", 1, "--outer_lr", 1e-9))
+    a, b = links(ring / "outer"), links(tmp_path / "out")
+    assert all(torch.allclose(a[key], b[key], atol=1e-6) for key in a)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (RING.replace("ne:", "lr_scheduler:"), "--lr_scheduler_type is a flag of the trainer already"),
+        (RING.replace("ne:", "forward:"), "links.forward: 'forward' is taken by torch; call the link outer_forward"),
+        (RING.replace("targets: [n], ", ""), "role north names no training column"),
+    ],
+)
+def test_mistakes_of_a_style_that_show_in_training(ring, tmp_path, text, message):
+    for name in ("small", "wide"):
+        text = text.replace(f"./{name}", str(ring / name))
+    (tmp_path / "ring.yaml").write_text(text)
+    with pytest.raises(InputError) as told:
+        train_outer.main(ring_flags(ring, "--style", tmp_path / "ring.yaml", "--save_dir", tmp_path / "out"))
+    assert message in str(told.value) and not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("kind", "more", "message"),
     [
@@ -338,6 +477,17 @@ def test_question_and_answer_are_enough_for_rollouts(tiny, tmp_path, capsys):
         ("outer", ["--agent9_model_name_or_path", "x"], "unrecognized arguments: --agent9"),
         ("outer", ["--outer_12_type", "wide"], "--outer_12_type: unknown type 'wide'"),
         ("outer", ["--load_dir", "x", "--outer_init", "vocab"], "links start from one of them"),
+        ("outer", ["--load_dir", "nowhere/at/all"], "--load_dir: no directory nowhere/at/all"),
+        ("outer", ["--outer_init", "magic"], "invalid choice: 'magic'"),
+        ("outer", ["--device_map", "solver"], "'solver' is not ROLE=DEVICE, such as solver=cuda:1"),
+        ("outer", ["--device_map", "solver=cpu,solver=cpu"], "solver is given twice"),
+        (
+            "outer",
+            ["--device_map", "judge=cpu"],
+            "--device_map judge=cpu: style tiny has no such role; it has planner,",
+        ),
+        ("outer", ["--device_map", "solver=cuda:99"], "--device_map solver: cuda:99: this machine has"),
+        ("outer", ["--device_map", "solver=cpu", "--offload", "1"], "--offload 1 with --device_map"),
         ("outer", ["--style", "unheard"], "unknown style"),
     ],
 )

@@ -81,6 +81,66 @@ def test_paired_difference_is_newcombes_method_10(cells):
     assert diff.p == s.mcnemar_exact(cells[2], cells[1])
 
 
+def test_paired_difference_published():
+    # Newcombe (1998), Statistics in Medicine 17, 2635-2650, table II, method 10.
+    diff = s.paired_difference(*pair_tables(36, 12, 2, 0))
+    assert (diff.value, diff.low, diff.high) == pytest.approx((-0.2, -0.3404, -0.0569), abs=5e-5)
+
+
+def power(n: int, share: float, difference: float) -> float:
+    """Exact power of the exact McNemar test at 5 %: all numbers of questions that differ, and all ways in which they do."""
+    better = (share + difference) / (2 * share)  # of the questions that differ
+    total = 0.0
+    for m in range(n + 1):
+        rejected = sum(
+            math.comb(m, b) * better**b * (1 - better) ** (m - b)
+            for b in range(m + 1)
+            if s.mcnemar_exact(b, m - b) < 0.05
+        )
+        total += math.comb(n, m) * share**m * (1 - share) ** (n - m) * rejected
+    return total
+
+
+@pytest.mark.parametrize("n, share", [(12, 0.0), (30, 0.1), (30, 0.5), (60, 0.2), (100, 0.5)])
+def test_smallest_difference_has_the_power_that_it_says(n, share):
+    """The formula is an approximation: exact power lies a little below 80 %; at half the difference it is far below."""
+    found = s.smallest_difference(n, share)
+    assert 0.65 < power(n, max(share, found), found) < 0.82
+    assert power(n, max(share, found / 2), found / 2) < 0.45
+
+
+def test_smallest_difference_inverts_the_sample_size():
+    # n = (1.96 sqrt(0.3) + 0.8416 sqrt(0.3 - 0.01))^2 / 0.01 = 233.1 for 10 % against 20 % of the pairs
+    assert s.smallest_difference(233, 0.3) == pytest.approx(0.1, abs=1e-4)
+    assert s.smallest_difference(400, 0.3) < s.smallest_difference(200, 0.3) < s.smallest_difference(200, 0.6)
+    # Fewer than six questions cannot give p < 0.05, whatever the answers.
+    assert s.mcnemar_exact(5, 0) > 0.05 > s.mcnemar_exact(6, 0)
+    assert s.smallest_difference(5, 0.5) is None and s.smallest_difference(6, 0.0) > 0.8
+
+
+def test_discordance():
+    first, second = pair_tables(3, 2, 4, 1)
+    assert s.discordance(first, second) == pytest.approx(0.6)
+    assert s.discordance([[True, False]], [[True, True]]) == 0.25 and s.discordance([], []) == 0.0
+    # What unrelated faults would give, by drawing them.
+    rng = random.Random(2)
+    rows = [[rng.random() < 0.7] for _ in range(4000)]
+    others = [[rng.random() < 0.7] for _ in range(4000)]
+    assert s.unrelated_discordance(rows) == pytest.approx(s.discordance(rows, others), abs=0.03)
+    rows, others = ([[rng.random() < 0.5 for _ in range(4)] for _ in range(4000)] for _ in range(2))
+    assert s.unrelated_discordance(rows) == pytest.approx(s.discordance(rows, others), abs=0.01)
+    assert s.unrelated_discordance([]) == 0.0
+
+
+def test_mcnemar_of_many_questions():
+    assert s.mcnemar_exact(6, 16) == pytest.approx(2 * sum(math.comb(22, i) for i in range(7)) / 2**22)
+    assert s.mcnemar_exact(5000, 5000) == 1.0 and s.mcnemar_exact(5000, 4700) == s.mcnemar_exact(4700, 5000)
+    # The normal approximation with continuity correction.
+    z = (300 - 1) / math.sqrt(9700)
+    assert s.mcnemar_exact(5000, 4700) == pytest.approx(math.erfc(z / math.sqrt(2)), rel=1e-2)
+    assert s.mcnemar_exact(4000, 0) == 0.0
+
+
 def test_paired_interval_covers():
     """Exact coverage by enumerating every table of n pairs: about 95 % for several truths."""
     n = 20
