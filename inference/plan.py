@@ -25,7 +25,7 @@ from inference.mas.decoding import Sampling
 from inference.mas.errors import InputError
 from inference.mas.lm_loading import pick_device, pick_dtype
 from inference.mas.styles import CONTROLS, METHODS, Style, load_style
-from inference.results import Condition, short_hash
+from inference.results import FORMAT, Condition, short_hash
 from inference.settings import FLAG, MACHINE, TOOL_SETTINGS, Setting, in_scope, plain, resolve_settings, set_judge
 from inference.tools.errors import DataError
 from inference.tools.search_tool import SearchSettings, search_settings
@@ -107,7 +107,7 @@ class Job:
     def manifest(self) -> dict[str, Any]:
         """The run's manifest: the fingerprint, and what else is worth knowing later."""
         return {
-            "format": 1,
+            "format": FORMAT,
             "fingerprint": self.fingerprint(),
             "machine": {name: value for name, value in self.shown_settings().items() if name in MACHINE},
             "data_from": {"source": self.benchmark.source, "revision": self.benchmark.revision},

@@ -14,15 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from inference.tools.errors import FailedResult
+
 LIMIT_REACHED = "[tool limit] No tool call is left and this one was not run. Write the final answer now."
 _CLOSING_RESULT = re.compile(r"<(?=/\s*result\s*>)", re.IGNORECASE)
-# What a failed call's result begins or ends with: "[search error] ...", "[error] ...", "[timeout] ...", "[exit_code] 1".
-_FAILED = re.compile(r"\A\[(?:[a-z]+ )?error\]|^\[(?:timeout|stopped|exit_code)\][^\n]*\Z", re.MULTILINE)
 CUT_NOTE_CHARS = 200  # room for the note of a tool that has cut its result itself, so that the note is not cut in turn
 
 
 class ToolBox(Protocol):
-    """The tools there are. `run` may be called by several threads, keeps to its own time limit, and tells failures as text."""
+    """The tools there are. `run` may be called by several threads, keeps to its own time limit, and tells failures as `FailedResult`."""
 
     names: tuple[str, ...]
 
@@ -86,14 +86,9 @@ def result_block(result: str, max_chars: int) -> str:
     return f" <result> {_CLOSING_RESULT.sub('< ', result.strip())} </result>"
 
 
-def unavailable(name: str) -> str:
+def unavailable(name: str) -> FailedResult:
     """The result of a tool that the role knows and this run does not have: no evidence, and said to be none."""
-    return f"[{name} error] This tool is not available now. Go on without it."
-
-
-def failed(result: str) -> bool:
-    """True if a result says that its tool failed: an error, a timeout or an exit code."""
-    return bool(_FAILED.search(result))
+    return FailedResult(f"[{name} error] This tool is not available now. Go on without it.")
 
 
 def count(calls: Sequence[str]) -> Mapping[str, int]:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from inference.mas.decoding import Generation, Row
-from inference.mas.tools import LIMIT_REACHED, Call, Tags, ToolUse, count, failed, result_block, unavailable
+from inference.mas.tools import LIMIT_REACHED, Call, Tags, ToolUse, count, result_block, unavailable
+from inference.tools.errors import FailedResult
 
 MAX_TOOL_THREADS = 8  # calls at once; more would wait for the CPU (programs) or for the server's rate limit (search)
 
@@ -161,7 +162,7 @@ class Writer(Row):
             self.waits_for = result
 
     def resume(self, result: str) -> None:
-        self.failures += failed(result)
+        self.failures += isinstance(result, FailedResult)
         self.add_result(result)
 
     def add_result(self, result: str) -> None:

@@ -7,6 +7,7 @@ import re
 import textwrap
 import warnings
 
+from inference.tools.errors import FailedResult
 from inference.tools.sandbox import Limits, Outcome, Sandbox, SandboxError
 
 # What the reference preloads. Imported only where the code names it: sympy alone costs a third of a second.
@@ -42,7 +43,8 @@ class PythonTool:
 
     def __call__(self, body: str) -> str:
         """The result text of one block: output, `[stderr]`, `[exit_code] N`, `[timeout]`, `[no output]`; never raises for what
-        the code does. A sandbox that fails says so in an `[error]` line, so that it is not taken for a result of the code."""
+        the code does. A `FailedResult` where it did not end well. A sandbox that fails says so in an `[error]` line, so that
+        it is not taken for a result of the code."""
         code = program(body, self._echo)
         imports = [line for name, line in PRELOADED.items() if re.search(rf"\b{name}\b", code)]
         files = {"preloaded.py": "\n".join(imports) + "\n", "code.py": code}
@@ -55,8 +57,9 @@ class PythonTool:
         try:
             outcome = self._sandbox.run(files, ["preloaded.py", "code.py"], limits=limits)
         except SandboxError as error:
-            return defuse(f"[error] {error}")
-        return defuse(cut(describe(outcome, self._timeout_s), self._max_chars))
+            return FailedResult(defuse(f"[error] {error}"))
+        said, fault = cut(defuse(output(outcome)), self._max_chars), fault_line(outcome, self._timeout_s)
+        return FailedResult(f"{said}\n{fault}".lstrip("\n")) if fault else said or "[no output]"
 
 
 def program(body: str, echo_last_expr: bool = False) -> str:
@@ -81,21 +84,22 @@ def program(body: str, echo_last_expr: bool = False) -> str:
     return b"\n".join([*lines, b"if _ is not None:", b"    print(repr(_))"]).decode("utf-8", "surrogatepass")
 
 
-def describe(outcome: Outcome, timeout_s: float) -> str:
-    """What a run said, in the layout of the reference."""
-    parts = []
+def output(outcome: Outcome) -> str:
+    """What a program wrote, in the layout of the reference."""
     stdout, stderr = (data.decode("utf-8", "replace").strip("\n") for data in (outcome.stdout, outcome.stderr))
-    if stdout.strip():
-        parts.append(stdout)
-    if stderr.strip():
-        parts.append(f"[stderr]\n{stderr}")
+    parts = [stdout] if stdout.strip() else []
+    return "\n".join([*parts, f"[stderr]\n{stderr}"] if stderr.strip() else parts)
+
+
+def fault_line(outcome: Outcome, timeout_s: float) -> str:
+    """How a program ended, empty if it ended well."""
     if outcome.timed_out:
-        parts.append(f"[timeout] the code was stopped after {timeout_s:g} s")
-    elif outcome.overflow:
-        parts.append(f"[stopped] the code wrote more than {_MAX_OUTPUT_BYTES:,} bytes")
-    elif outcome.exit_code != 0:
-        parts.append(f"[exit_code] {outcome.exit_code if outcome.exit_code is not None else -(outcome.signal or 0)}")
-    return "\n".join(parts) or "[no output]"
+        return f"[timeout] the code was stopped after {timeout_s:g} s"
+    if outcome.overflow:
+        return f"[stopped] the code wrote more than {_MAX_OUTPUT_BYTES:,} bytes"
+    if outcome.exit_code != 0:
+        return f"[exit_code] {outcome.exit_code if outcome.exit_code is not None else -(outcome.signal or 0)}"
+    return ""
 
 
 def cut(text: str, max_chars: int) -> str:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from inference.tools.cache import JsonlCache, ReplayMiss
-from inference.tools.errors import DataError
+from inference.tools.errors import DataError, FailedResult
 from inference.tools.http import (
     Budget,
     HttpFailure,
@@ -298,8 +298,9 @@ class SearchTool:
         self._client.close()
 
     def __call__(self, query: str) -> str:
-        """The text of a search for the model; it starts with `FAILED` if there are no results to be had."""
-        return self.search(query).text
+        """The text of a search for the model; a `FailedResult`, which starts with `FAILED`, if there are no results to be had."""
+        found = self.search(query)
+        return found.text if found.status == "ok" else FailedResult(found.text)
 
     def search(self, query: str) -> SearchResult:
         """One search. Network trouble, used-up keys and budget end as a status, never as an exception.

@@ -40,7 +40,7 @@ class ToolBox:
         return tuple(self._tools)
 
     def run(self, name: str, body: str, row_id: str) -> str:
-        """The result of tool `name` for the answer `row_id`. A failed tool tells so in its text and does not raise."""
+        """The result of tool `name` for the answer `row_id`; of a call that failed a `FailedResult`, never an exception."""
         with self._lock:
             self._calls[name] += 1
         return self._tools[name](body)

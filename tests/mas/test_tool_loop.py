@@ -15,8 +15,9 @@ from inference.mas.agent import Agent
 from inference.mas.decoding import Sampling, choose
 from inference.mas.links import InnerLink
 from inference.mas.styles import Role
-from inference.mas.tools import LIMIT_REACHED, Tags, ToolUse, failed, result_block
+from inference.mas.tools import LIMIT_REACHED, Tags, ToolUse, result_block
 from inference.mas.writing import TextStream
+from inference.tools.errors import FailedResult
 from inference.tools.toolbox import ToolSettings
 from tests.mas.scripted import EOS, Cut, Positions, Result, Scripted, Tools
 from tests.mas.systems import FAMILIES
@@ -217,15 +218,13 @@ def test_a_huge_result_is_cut():
 
 
 def test_failures_are_counted():
-    scripts = [
-        [["<python>", "1", "</python>"], Result(text), ["ok", EOS]]
-        for text in ("[timeout] 10 s", "a\n[exit_code] 1", "12")
-    ]
-    model = Scripted(*scripts)
-    texts = iter(("[timeout] 10 s", "a\n[exit_code] 1", "12"))
+    """By the tool's word, not by what the text reads like: a page about errors is a good find."""
+    texts = FailedResult("[timeout] 10 s"), FailedResult("a\n[exit_code] 1"), "[error] is a word\n[exit_code] 1"
+    model = Scripted(*([["<python>", "1", "</python>"], Result(text), ["ok", EOS]] for text in texts))
+    results = iter(texts)
     answers = [
         model.agent.speak(
-            model.agent.embed([[[0] * length]]), GREEDY, [[0]], tools=ToolUse(Tools(python=lambda body: next(texts)))
+            model.agent.embed([[[0] * length]]), GREEDY, [[0]], tools=ToolUse(Tools(python=lambda body: next(results)))
         )[0][0]
         for length in model.prompt_lengths
     ]
@@ -399,9 +398,3 @@ def test_blocks_are_found_when_they_close():
 def test_code_keeps_its_indentation(body, trimmed):
     text = f"<python>{body}</python>"
     assert Tags(("python",)).find(text, len(text)).body == trimmed
-
-
-def test_what_counts_as_failed():
-    assert failed("[error] no sandbox") and failed("1\n[stopped] the code wrote more than 1 bytes")
-    assert failed("[search error] Timeout: no reply") and failed("[timeout] 10 s") and failed("x\n[exit_code] 1")
-    assert not failed("42") and not failed("see [timeout] in the text") and not failed("[1] title")

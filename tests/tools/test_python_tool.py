@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from inference.tools.errors import FailedResult
 from inference.tools.python_tool import PythonTool, cut, defuse, program
 from inference.tools.sandbox import Sandbox
 
@@ -91,6 +92,15 @@ def test_long_results_are_cut_with_a_note(sandbox: Sandbox) -> None:
     tool = PythonTool(sandbox, max_chars=100)
     assert tool("print('x' * 5000)") == "x" * 100 + "\n[cut: the first 100 of 5000 characters]"
     assert tool("print('x' * 100)") == "x" * 100
+
+
+def test_a_long_result_keeps_how_it_ended(sandbox: Sandbox) -> None:
+    tool = PythonTool(sandbox, max_chars=100)
+    result = tool("print('x' * 5000)\nimport sys; sys.exit(3)")
+    assert result.endswith("\n[cut: the first 100 of 5000 characters]\n[exit_code] 3") and isinstance(
+        result, FailedResult
+    )
+    assert not isinstance(tool("print('[exit_code] 1')"), FailedResult)
 
 
 def test_endless_output_is_stopped(tool: PythonTool) -> None:
