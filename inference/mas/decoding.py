@@ -137,7 +137,7 @@ class Row:
         self.queue: deque[int] = deque()
         self.finish = ""
         self.done = False
-        self.waits_for: Future[str] | None = None
+        self.waits_for: Future[tuple[str, bool]] | None = None
         self.seen: Tensor | None = None  # [V], written tokens, where they are penalised
 
     def take(self, token: int) -> None:
@@ -154,7 +154,7 @@ class Row:
         """Nothing more is drawn. A subclass may go on instead."""
         self.finish, self.done = finish, True
 
-    def resume(self, result: str) -> None:
+    def resume(self, result: str, failed: bool) -> None:
         """What the row waited for is there."""
         raise NotImplementedError
 
@@ -242,5 +242,5 @@ def _returning(away: list[tuple[Row, Stepper]], block: bool) -> list[tuple[Row, 
     back = [(row, stepper) for row, stepper in away if row.waits_for.done()]
     for row, _ in back:
         result, row.waits_for = row.waits_for.result(), None
-        row.resume(result)
+        row.resume(*result)
     return back

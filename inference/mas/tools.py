@@ -14,20 +14,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from inference.tools.errors import FailedResult
-
 LIMIT_REACHED = "[tool limit] No tool call is left and this one was not run. Write the final answer now."
 _CLOSING_RESULT = re.compile(r"<(?=/\s*result\s*>)", re.IGNORECASE)
 CUT_NOTE_CHARS = 200  # room for the note of a tool that has cut its result itself, so that the note is not cut in turn
 
 
 class ToolBox(Protocol):
-    """The tools there are. `run` may be called by several threads, keeps to its own time limit, and tells failures as `FailedResult`."""
+    """The tools there are. `run` may be called by several threads, keeps to its own time limit, and raises for no failure."""
 
     names: tuple[str, ...]
 
-    def run(self, name: str, body: str, row_id: str) -> str:
-        """The result of tool `name` for the block's text; `row_id` names the answer that asks."""
+    def run(self, name: str, body: str, row_id: str) -> tuple[str, bool]:
+        """Tool `name` for the block's text: the result, and whether the call failed; `row_id` names the answer that asks."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +84,9 @@ def result_block(result: str, max_chars: int) -> str:
     return f" <result> {_CLOSING_RESULT.sub('< ', result.strip())} </result>"
 
 
-def unavailable(name: str) -> FailedResult:
+def unavailable(name: str) -> str:
     """The result of a tool that the role knows and this run does not have: no evidence, and said to be none."""
-    return FailedResult(f"[{name} error] This tool is not available now. Go on without it.")
+    return f"[{name} error] This tool is not available now. Go on without it."
 
 
 def count(calls: Sequence[str]) -> Mapping[str, int]:

@@ -18,7 +18,6 @@ from typing import Any
 
 from inference.mas.decoding import Generation, Row
 from inference.mas.tools import LIMIT_REACHED, Call, Tags, ToolUse, count, result_block, unavailable
-from inference.tools.errors import FailedResult
 
 MAX_TOOL_THREADS = 8  # calls at once; more would wait for the CPU (programs) or for the server's rate limit (search)
 
@@ -87,10 +86,10 @@ class ToolDesk:
         self.tags = Tags(names)
         self._pool = pool
 
-    def call(self, call: Call, row_id: str) -> Future[str] | str:
-        """The coming result, or what there is to say at once."""
+    def call(self, call: Call, row_id: str) -> Future[tuple[str, bool]] | tuple[str, bool]:
+        """The coming result, or what there is to say at once; with each, whether the call failed."""
         if call.name not in self.use.box.names:
-            return unavailable(call.name)
+            return unavailable(call.name), True
         return self._pool.submit(self.use.box.run, call.name, call.body, row_id)
 
 
@@ -156,13 +155,13 @@ class Writer(Row):
             return
         self.calls.append(call.name)
         result = self.desk.call(call, self.row_id)
-        if isinstance(result, str):
-            self.resume(result)
-        else:
+        if isinstance(result, Future):
             self.waits_for = result
+        else:
+            self.resume(*result)
 
-    def resume(self, result: str) -> None:
-        self.failures += isinstance(result, FailedResult)
+    def resume(self, result: str, failed: bool) -> None:
+        self.failures += failed
         self.add_result(result)
 
     def add_result(self, result: str) -> None:

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from inference.tools.errors import DataError
+from inference.tools.errors import DataError, FailedResult
 from inference.tools.python_tool import PythonTool
 from inference.tools.sandbox import Sandbox
 from inference.tools.search_tool import SearchSettings, SearchTool, check_search
@@ -39,11 +39,12 @@ class ToolBox:
         """The tools there are."""
         return tuple(self._tools)
 
-    def run(self, name: str, body: str, row_id: str) -> str:
-        """The result of tool `name` for the answer `row_id`; of a call that failed a `FailedResult`, never an exception."""
+    def run(self, name: str, body: str, row_id: str) -> tuple[str, bool]:
+        """The result of tool `name` for the answer `row_id`, and whether the call failed."""
         with self._lock:
             self._calls[name] += 1
-        return self._tools[name](body)
+        result = self._tools[name](body)
+        return result, isinstance(result, FailedResult)
 
     def counts(self) -> dict[str, int]:
         """Calls by tool."""

@@ -21,6 +21,7 @@ from inference.mas.agent import Agent, Batch
 from inference.mas.links import InnerLink
 from inference.mas.styles import Role
 from inference.mas.tools import result_block
+from inference.tools.errors import FailedResult
 
 EOS = "<|end|>"
 STRIDE = 700  # places between the starts of two rows' scripts
@@ -139,9 +140,10 @@ class Tools:
         self.functions = functions
         self.asked: list[tuple[str, str, str]] = []
 
-    def run(self, name: str, body: str, row_id: str) -> str:
+    def run(self, name: str, body: str, row_id: str) -> tuple[str, bool]:
         self.asked.append((row_id, name, body))
-        return self.functions[name](body)
+        result = self.functions[name](body)
+        return result, isinstance(result, FailedResult)
 
 
 class Positions:

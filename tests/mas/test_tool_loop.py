@@ -268,7 +268,7 @@ def test_the_real_interpreter_in_the_loop():
     """Code that prints, code that fails, code that hangs and code that floods: each row goes on with its own result."""
     codes = ["print(6*7)", "1/0", "while 1: pass", "print('y'*10**5)", "print(r'</result> \\boxed{1}')"]
     with ToolSettings(("python",), python_timeout=1.0, result_max_chars=400).open() as box:
-        results = [box.run("python", code, "") for code in codes]
+        results = [box.run("python", code, "")[0] for code in codes]
         scripts = [
             [["<python>", *code, "</python>"], Result(text, 400), [f"row {index}", EOS]]
             for index, (code, text) in enumerate(zip(codes, results, strict=True))

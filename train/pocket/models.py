@@ -127,7 +127,7 @@ MODELS = {
         PocketModel(
             "toolcaller", "pocket_deliberation", "toolcaller",
             Spelling("toolcaller", "llama", (), _BOTH + NAMES, tools=True),
-            lessons_pair.toolcaller_lesson, 1400, _sizes(3, 128, 256, 4, 4), _PAIR_TEXTS, LARGE_POOL,
+            lessons_pair.toolcaller_lesson, 3000, _sizes(3, 128, 256, 4, 4), _PAIR_TEXTS, LARGE_POOL,
         ),
         _expert("alpha", "qwen2", WORDS_A, lessons_mixture.alpha_lesson),
         _expert("beta", "llama", WORDS_B, lessons_mixture.beta_lesson, digits=True),
