@@ -212,7 +212,11 @@ def test_tokens_of_tools_are_a_cost():
 
 def test_short_text_and_judge():
     def answer(em: bool, f1: float, judge=None, **more) -> dict:
-        asked = {} if judge is None else {"judge": {"verdict": judge[0], "status": judge[1]}}
+        asked = (
+            {}
+            if judge is None
+            else {"judge": {"verdict": judge[0], "status": judge[1], "calls": 1, "prompt_tokens": 90}}
+        )
         return {"em": em, "f1": f1, "official_em": em, "official_f1": f1, **asked, **more}
 
     records = [
@@ -226,6 +230,7 @@ def test_short_text_and_judge():
     assert entry["accuracy"] == 0.4 and entry["qa"] == {
         "em": 0.2, "f1": pytest.approx(0.35), "official_em": 0.2, "official_f1": pytest.approx(0.35),
         "judged": 3, "judge_accuracy": 0.4, "judge_failures": {"timeout": 1},
+        "judge_cost": {"calls": 3, "cache_hits": 0, "prompt_tokens": 270, "completion_tokens": 0},
     }  # fmt: skip
     assert metric_cells(entry)["judge failures"] == "1"
     assert "judge_accuracy" not in entry_of(LATENT, records[:1])["qa"]

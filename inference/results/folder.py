@@ -31,7 +31,9 @@ _KEPT_OF_ROLLOUT = (
     "correct", "status", "reference_correct", "em", "f1", "official_em", "official_f1", "retry",
     "correct_before_retry", "tool_calls", "tool_failures",
 )  # fmt: skip
-_KEPT_OF_PARTS = {"eval": ("passed_tests", "total_tests", "error_type"), "judge": ("verdict", "status")}
+# Requests that the judge was sent, replies that an earlier run had paid for, and the tokens of both.
+JUDGE_COST = ("calls", "cache_hits", "prompt_tokens", "completion_tokens")
+_KEPT_OF_PARTS = {"eval": ("passed_tests", "total_tests", "error_type"), "judge": ("verdict", "status", *JUDGE_COST)}
 
 
 @dataclass(frozen=True)

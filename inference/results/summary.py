@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from inference.results.folder import Condition, Record
+from inference.results.folder import JUDGE_COST, Condition, Record
 from inference.scoring import statistics
 
 COSTS = (
@@ -128,8 +128,8 @@ def _cost(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _qa(rollouts: Sequence[Record]) -> dict[str, Any]:
-    """Means of EM and F1; with a judge, how often it was asked and failed, and the accuracy with its verdict in EM's
-    place.
+    """Means of EM and F1; with a judge, how often it was asked and failed, what that cost, and the accuracy with its
+    verdict in EM's place.
 
     Where it was not asked EM counts, where it failed nothing.
     """
@@ -143,6 +143,7 @@ def _qa(rollouts: Sequence[Record]) -> dict[str, Any]:
             rollouts, lambda rollout: rollout["judge"]["verdict"] if rollout.get("judge") else rollout.get("em")
         )
         found["judge_failures"] = _counts(judge["status"] for judge in asked if judge["verdict"] is None)
+        found["judge_cost"] = {name: sum(judge.get(name) or 0 for judge in asked) for name in JUDGE_COST}
     return found
 
 
