@@ -47,7 +47,7 @@ _EMPHASIS = re.compile(r"\*+|`+|</?(?:b|strong|i|em|u)>|(?<!\w)(_{1,2})(?=[^\s_]
 _BULLET = re.compile(r"^(?:[ \t>#•·]|[+–—-](?=[ \t]))+(?=\S)", re.MULTILINE)
 
 _NOUN = r"(?:option|choice|letter|alternative|response|selection)"
-_IS = r"(?:(?:is|was|are)\b|(?:must|should|would|will|has\s+to|can\s+only)\s+be\b|[:=–—]|-(?=\s))"
+_IS = r"(?:(?:is|was|are)\b|(?:must|should|would|will|has\s+to|can\s+only)\s+be\b|[:=–—→⇒]|-(?=\s))"
 _ANCHOR = re.compile(
     rf"\b(?:answer(?:\s+{_NOUN})?|(?:correct|right|best|final|chosen|selected)\s+{_NOUN})\b"
     r"(?:\s+(?:to|for)\s[^.:=\n]{1,80}?)?"
@@ -79,7 +79,7 @@ _OPEN, _CLOSE = rf"[(\[{{<\"'“‘«{_BOX_START}\s]*", rf"(?:\s*[)\]}}>\"'”�
 _ALONE = r"(?![A-Za-z0-9_\u00c0-\u024f\\^°+({\[]|['’][A-Za-z]|-(?!\s+\S)|–\S|\s*[=≤≥≠×*^]|\s*<(?!/)|\s+>)"
 _LABEL = re.compile(rf"(?P<open>{_OPEN})(?P<letter>[A-Za-z]){_ALONE}(?P<close>{_CLOSE})(?P<stop>[.:,;!?…。、，]*)")
 _FURTHER = re.compile(
-    rf"{_CLOSE}\s*(?P<joiner>,?\s*\b(?:and/or|and|or|to|through|versus|vs\.?|as well as)\b|[,/;&、]|\s(?=[A-Z]\b)){_OPEN}"
+    rf"{_CLOSE}\s*(?P<joiner>,?\s*\b(?:and/or|and|or|to|through|versus|vs\.?|as well as)\b|[,/|;&、]|\s(?=[A-Z]\b)){_OPEN}"
     rf"(?:(?:also|either|maybe|possibly|perhaps|{_NOUN})\s+)?{_OPEN}(?P<letter>[A-Za-z])(?![A-Za-z0-9'’-])"
     r"(?P<clause>[)\]]*\s+(?:is|was|isn't|wasn't|has|does|doesn't|can|can't|cannot|would|being|fails|[a-z]{3,}s)\b)?"
 )
@@ -101,6 +101,15 @@ _AFTER_LETTER = re.compile(
 _TEXT_THEN_LETTER = re.compile(
     rf"[^()\n]{{1,200}}(?:\((?:{_NOUN}\s+)?([A-Z])\)|,\s*(?:which is\s+)?{_NOUN}\s+\(?([A-Z])\)?)\W*", re.IGNORECASE
 )
+# Words behind a letter that reject it: "B is wrong".
+_REJECTED = re.compile(
+    r"\s+(?:is|was|must be|seems)\s+(?:\w+ly\s+)?(?:not|wrong|incorrect|false|out|excluded|ruled out)\b|\s+isn['’]t\b",
+    re.IGNORECASE,
+)
+# Behind "not A": what is chosen in its place.
+_INSTEAD = re.compile(r"(?:\bbut(?:\s+rather)?|\brather|\b(?:it|that|this)(?:\s+is|['’]s)|\binstead)\s+", re.IGNORECASE)
+_NAMED = re.compile(r"\s+(?:to\s+(?:denote|be|mean|represent|stand|name)|be)\b", re.IGNORECASE)
+_INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff\u00ad]")
 _REJECTION = re.compile(r"\b(?:not|nor|neither|or)\b|n't\b", re.IGNORECASE)
 _TEXT_END = re.compile(r"[.!?;]\s|,?\s+(?:because|since|which|not|rather than)\b|\s\(", re.IGNORECASE)
 
@@ -244,7 +253,7 @@ def _form(text: str) -> str:
 
 def _without_marks(text: str) -> str:
     """Plain text: Unicode compatibility forms, LaTeX and Markdown marks removed."""
-    text = unwrap(unicodedata.normalize("NFKC", text))
+    text = unwrap(unicodedata.normalize("NFKC", _INVISIBLE.sub("", text)))
     return _EMPHASIS.sub(lambda match: match.group(2) or "", _MATHS_MARKS.sub(" ", text))
 
 
@@ -351,7 +360,10 @@ def _read(phrase: str, known: _Options) -> _Reading | None:
         return _Reading(letter, "option text")
     body = phrase[_HEAD.match(phrase).end() :]  # type: ignore[union-attr]  # the head may be empty, so it always matches
     if negation := _NOT.match(body):
-        reading = _read(body[negation.end() :], known)
+        refused = body[negation.end() :]
+        if instead := _INSTEAD.search(refused):
+            return _read(refused[instead.end() :], known)
+        reading = _read(refused, known)
         return _Reading(reading.letter, f"not {reading.letter}", negated=True) if reading and reading.letter else None
     if letter := known.by_text(body):
         return _Reading(letter, "option text")
@@ -378,6 +390,8 @@ def _read_label(match: re.Match[str], body: str, known: _Options) -> _Reading | 
         return _letter(written, known)
     # The letter stands bare before other words: it may be an article or a part of a name.
     letter = written.upper()
+    if _REJECTED.match(rest):
+        return _Reading(letter, f"not {letter}", negated=True)
     if known.fits(letter, rest):
         return _letter(letter, known)
     if known.by_text(rest):
@@ -429,7 +443,11 @@ def _trailing_letter(body: str, known: _Options) -> _Reading | None:
 def _agreed(plain: str, known: _Options) -> Found | None:
     readings: list[_Reading] = []
     for match in _last(_CHOSEN, plain):
-        if reading := _read(_line(plain, match.end()), known):
+        line = _line(plain, match.end())
+        label = _LABEL.match(line.lstrip())
+        if label and _NAMED.match(line.lstrip()[label.end() :]):
+            continue  # "we choose B to denote the base"
+        if reading := _read(line, known):
             readings.append(reading)
     for match in _last(_IS_CORRECT, plain):
         clause = re.split(r"[.!?;\n]", plain[max(0, match.start() - 160) : match.end()])[-1]
@@ -454,6 +472,9 @@ def _labelled_line(plain: str, known: _Options) -> Found | None:
 def _line_label(line: str, known: _Options, first: bool, only: bool) -> _Reading | None:
     if match := _LINE_LABEL.match(line):
         letter, rest = match.group(1), line[match.end() :]
+        other = _LABEL.fullmatch(rest.strip())  # "A: B" may be short for "answer: B"
+        if other and other["letter"].upper() not in (letter.upper(), *known.texts):
+            return _Reading(None, "several letters")
         if _is_list(line, letter.upper(), known):
             return _Reading(None, "several letters")
         # "B. pertussis causes ..." begins with a name; "D. it is ..." and the option's own text do not.

@@ -135,3 +135,24 @@ def test_hostile_texts_end(text: str) -> None:
     for options in (None, ["aa", "bb", "cc", "dd"]):
         extract(text, "ABCD", options)
     assert time.monotonic() - start < 60, "work must not grow with the square of the text"
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ("Answer: (A|B|C|D)", None),
+        ("\\boxed{\\text{B is wrong}}", None),
+        ("The answer is B, which is right; \\boxed{C is incorrect}", "B"),
+        ("A: B", None),
+        ("B: 5", "B"),
+        ("We choose B to denote the base.", None),
+        ("We choose B as the best option.", "B"),
+        ("The answer is not A, it is B.", "B"),
+        ("The answer is not A but rather (C).", "C"),
+        ("The answer is not A.", None),
+        ("Answer → B", "B"),
+        ("Answer: \u200bB", "B"),
+    ],
+)
+def test_rejected_named_and_replaced_letters(text, letter):
+    assert extract(text).letter == letter
