@@ -196,12 +196,12 @@ PROGRAMS: dict[str, tuple[str, CodeTask, str | None]] = {
     ),
     "ends in atexit": ("import atexit, os\natexit.register(os._exit, 0)\ndef grow(n):\n    return None", GROW, "WA"),
     "answers ahead of the questions": (
-        "import os\ndef grow(n):\n    for fd in range(3, 64):\n        try: os.write(fd, b'{\"value\": 9}\\n' * 5)\n        except OSError: pass\n    return 3",
+        "import os\ndef grow(n):\n    for fd in range(3, 1024):\n        try: os.write(fd, b'{\"value\": 9}\\n' * 5)\n        except OSError: pass\n    return 3",
         GROW,
         "WA|RE",
     ),
     "sends no JSON": (
-        "import os\ndef grow(n):\n    for fd in range(3, 64):\n        try: os.write(fd, b'[' * 5000 + b'\\n')\n        except OSError: pass\n    return 3",
+        "import os\ndef grow(n):\n    for fd in range(3, 1024):\n        try: os.write(fd, b'[' * 5000 + b'\\n')\n        except OSError: pass\n    return 3",
         GROW,
         "RE",
     ),
@@ -353,6 +353,43 @@ def test_a_program_may_be_named_as_a_library_function_is(runner: CodeRunner, nam
     task = CodeTask("function", entry_point=name, tests=f"assert {name}(4, 2) == ('own', 4, 2)")
     verdicts = runner.grade_many([(fenced(program), task), (fenced(wrong), task)])
     assert [verdict.correct for verdict in verdicts] == [True, False], verdicts
+
+
+@pytest.mark.parametrize(
+    ("expected", "returned", "correct"),
+    [
+        ([1.5, 2.0], "[1.5, 2.0 + 1e-9]", True),
+        ([1.5, 1.5], "1.5", False),
+        ([1.5], "[]", False),
+        ([1.5], "[1.5, 1.5]", False),
+        ([], "[]", True),
+        ([], "None", False),
+        ([], "[3]", False),
+        (2.5, "[2.5]", False),
+    ],
+)
+def test_close_results_have_the_same_shape(runner: CodeRunner, expected, returned: str, correct: bool) -> None:
+    """The dataset's numpy comparison takes an empty list for close to anything, and a number for a list of it."""
+    task = CodeTask("function", "grow", table([[1]], [expected]))
+    (verdict,) = runner.grade_many([(fenced(f"def grow(n):\n    return {returned}"), task)])
+    assert verdict.correct is correct, verdict
+
+
+@pytest.mark.parametrize(
+    ("body", "test", "correct"),
+    [
+        ("import re\n    return re.match('a', s)", "assert f('ab')\nassert not f('b')", True),
+        ("import re\n    return re.match('b', s)", "assert f('ab')\nassert not f('b')", False),
+        ("import datetime as d\n    return d.date(2024, 2, 29)", "import datetime\nassert f('') == datetime.date(2024, 2, 29)", True),
+        ("import datetime as d\n    return d.date(2024, 2, 28)", "import datetime\nassert f('') == datetime.date(2024, 2, 29)", False),
+        ("import datetime as d\n    return d.timedelta(1, 5)", "import datetime\nassert f('').total_seconds() == 86405", True),
+        ("import datetime as d\n    return d.datetime(2024, 1, 2, 3)", "import datetime\nassert f('').hour == 3", True),
+    ],
+)  # fmt: skip
+def test_results_of_the_library_can_be_compared(runner: CodeRunner, body: str, test: str, correct: bool) -> None:
+    task = CodeTask("function", "f", test)
+    (verdict,) = runner.grade_many([(fenced(f"def f(s):\n    {body}"), task)])
+    assert verdict.correct is correct, verdict
 
 
 def test_no_code_is_wrong_and_nothing_runs(runner: CodeRunner) -> None:

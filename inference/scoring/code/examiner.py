@@ -137,6 +137,21 @@ def reference_of(examiner, entry_point):
     return result
 
 
+def compare_shapes_too():
+    """`numpy.allclose` as the tests mean it. The library's stretches shapes: an empty list is close to anything, 3 to [3, 3].
+
+    Replaced in this process, which runs nothing but one task's tests, because the tests import numpy themselves.
+    """
+    import numpy
+
+    close = numpy.allclose
+
+    def allclose(a, b, *arguments, **named):
+        return numpy.shape(a) == numpy.shape(b) and close(a, b, *arguments, **named)
+
+    numpy.allclose = allclose
+
+
 def run_tests(examiner, entry_point, others):
     """The tests' own text, as a module whose entry point is a call to the program. A test is one such call.
 
@@ -149,6 +164,9 @@ def run_tests(examiner, entry_point, others):
     vars(module)[entry_point] = examiner.call
     if os.path.exists(f"{BOX}/reference.py"):
         vars(module)["_reference_result"] = reference_of(examiner, entry_point)
+    with open(f"{BOX}/tests.py", encoding="utf-8") as file:
+        if "allclose" in file.read():
+            compare_shapes_too()
     try:
         for name in ("test_names.py", "tests.py"):
             module.__file__ = f"{BOX}/{name}"

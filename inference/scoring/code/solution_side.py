@@ -20,6 +20,7 @@ _OPERATIONS = {
     "list": list,
     "length": len,
     "text": str,
+    "truth": bool,
 }
 
 

@@ -1,6 +1,6 @@
 """Values as JSON lines between two processes that must not trust each other; runs inside the sandbox on both sides.
 
-Only data passes: builtin types, Decimal, Fraction, and numpy scalars and arrays. A subclass travels as its builtin base, so an
+Only data passes: builtin types, Decimal, Fraction, dates and times, and numpy scalars and arrays. A subclass travels as its builtin base, so an
 `__eq__` of the program's own never reaches the comparison. Anything else becomes a `Remote`: a number under which the
 program's side keeps the object; it equals nothing but itself. Standard library only; this file is copied into the box.
 """
@@ -11,6 +11,13 @@ MAX_LINE = (
     64 << 20
 )  # bytes of one message: lists of some million numbers pass, a program cannot fill the other side's memory
 _BIG_INT = 1 << 62
+_CLOCK = ("hour", "minute", "second", "microsecond")
+_DATES = {  # of the datetime module, those without a time zone
+    "date": ("year", "month", "day"),
+    "time": _CLOCK,
+    "datetime": ("year", "month", "day", *_CLOCK),
+    "timedelta": ("days", "seconds", "microseconds"),
+}
 _CONTAINERS = ((list, "list"), (tuple, "tuple"), (set, "set"), (frozenset, "frozenset"))
 
 
@@ -38,6 +45,9 @@ class Remote:
 
     def __iter__(self):
         return iter(self._ask("list", self._number, ()))
+
+    def __bool__(self):
+        return self._ask("truth", self._number, ())
 
     def __len__(self):
         return self._ask("length", self._number, ())
@@ -72,6 +82,8 @@ def pack(value, keep=None):
         return {kind.__name__ if kind in (bytes, bytearray) else "bytes": bytes(value).hex()}
     if isinstance(value, range):
         return {"range": [value.start, value.stop, value.step]}
+    if kind.__module__ == "datetime" and kind.__name__ in _DATES and getattr(value, "tzinfo", None) is None:
+        return {kind.__name__: [getattr(value, part) for part in _DATES[kind.__name__]]}
     if isinstance(value, Remote):
         return {"remote": value._number}
     if kind.__module__ in ("decimal", "fractions", "collections", "numpy"):
@@ -141,6 +153,10 @@ def unpack(data, remote):
         from fractions import Fraction
 
         return Fraction(*(int(part, 16) for part in content))
+    if kind in _DATES:
+        import datetime
+
+        return getattr(datetime, kind)(*content)
     if kind == "remote":
         return remote(content)
     raise WireError(f"a message holds a value of unknown kind {kind!r:.40}")
