@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 from collections.abc import Callable
 
@@ -15,6 +17,9 @@ def exit_on_input_error(main: Callable[[], int | None], *kinds: type[Exception])
 
     Any other exception is a fault of the program and keeps its traceback.
     """
+    # The hub client's notes on its retries would stand before the sentence, and say less. It may be imported already or not.
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         code = main()
     except (InputError, *kinds) as err:

@@ -444,6 +444,9 @@ def test_bad_tasks_are_told_in_a_sentence() -> None:
         ("9" * 20_000, "9" * 20_000, True),
         ("１", "1", True),
         ("1_0", "10", False),
+        ("1\r\n2\r\n", "1\n2", True),
+        ("1\u20282", "1\n2", False),
+        ("1\f2", "1\n2", False),
     ],
 )
 def test_lines(printed: str, expected: str, equal: bool) -> None:

@@ -12,7 +12,8 @@ _MAX_NUMBER_CHARS = 10_000  # beyond this two lines are equal only as text
 def first_difference(printed: str, expected: str) -> str | None:
     """None if the outputs are equal: line by line, blanks at the ends of lines and empty lines at the ends of the whole
     ignored; two lines of numbers only are compared as decimals (1.0 is 1, 0.30 is 0.3, exactly)."""
-    left, right = printed.strip().splitlines(), expected.strip().splitlines()
+    # Not `splitlines`, which ends lines at form feeds and Unicode's separators, too.
+    left, right = printed.strip().split("\n"), expected.strip().split("\n")
     for number, (mine, theirs) in enumerate(zip(left, right, strict=False), 1):
         mine, theirs = mine.strip(), theirs.strip()
         if mine != theirs and not _same_numbers(mine, theirs):
