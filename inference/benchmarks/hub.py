@@ -85,7 +85,9 @@ def _at(revision: str | None) -> str:
 
 def _unreachable(what: str, hub_id: str, revision: str | None, err: Exception) -> UnreachableError:
     reason = " ".join(str(err).split())[:300] or type(err).__name__
-    if "client has been closed" in reason:  # what the hub client says of a second attempt, when the network failed the first
+    if (
+        "client has been closed" in reason
+    ):  # what the hub client says of a second attempt, when the network failed the first
         reason = "the hub cannot be reached"
     if "gated" in reason.lower():
         return UnreachableError(

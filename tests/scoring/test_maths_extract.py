@@ -26,6 +26,18 @@ FOUND = [
     ("it was \\boxed{1}</think>\\boxed{2}", "2"),
     ("42", "42"),
     ("$$x^2$$", "$$x^2$$"),
+    ("So 42.", "42"),
+    ("Thus $42$.", "42"),
+    ("**Final Answer**\n42", "42"),
+    ("### Final Answer\n\n$42$", "42"),
+    ("#### Final Answer\n42", "42"),
+    ("####\n42", "42"),
+    ("The answer is 42, not 43", "42"),
+    ("x is not zero, so the answer is 42", "42"),
+    ("I don't think the answer is 42.", None),
+    ("I am not sure that the answer is 42", None),
+    ("If the answer is 42, we are wrong.", None),
+    ("Answer: 5\nBut I do not believe the answer is 6", "5"),
     ("The perimeter is 7.", None),
     ("Step 1: add 3 and 4.", None),
     ("", None),
@@ -53,3 +65,19 @@ def test_empty_box_is_no_answer() -> None:
 )
 def test_two_values_are_not_one(text: str) -> None:
     assert not grade(text, "7").correct
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Answer: x^2 = 2", "Therefore x^2 = 2.", "So, x^2 + 1 = 2", "The answer is $2x = 2$", r"Answer: \sqrt{x} = 2", "Therefore x > 2.", "The answer is 3, not 2"],
+)  # fmt: skip
+def test_the_right_hand_side_of_an_equation_is_no_answer(text: str) -> None:
+    assert not grade(text, "2").correct
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Answer: m+n = 2", "Answer: $x+y=2$", r"Answer: \frac{a}{b} = 2", "Answer: f(3) = 2", "Thus, we get x = 2.", "So the sum is 1 + 1 = 2"],
+)  # fmt: skip
+def test_the_value_of_what_was_asked_is_an_answer(text: str) -> None:
+    assert grade(text, "2").correct

@@ -14,7 +14,8 @@ FRAGMENTS = st.sampled_from(
     [r"\frac", "{", "}", r"\sqrt", "[", "]", "(", ")", "1", "23", "0.5", "x", "y", "pi", r"\pi", "+", "-", "*", "/", "^", "_", ",", ";", "=",
      "<", r"\le", r"\pm", r"\{", r"\}", "|", "%", "!", r"^\circ", r"\text{ cm}", r"\text{or}", " ", r"\boxed{", r"\left", r"\right", r"\\", "&",
      r"\begin{pmatrix}", r"\end{pmatrix}", r"\cup", r"\in", "$", r"\,", r"\!", "**", "Answer: ", "is", "<think>", "</think>", "°", "½", "²", "：",
-     "infty", r"\infty", r"\sin", r"\log", ".", r"\overline{3}", r"\mathbb{R}", ":", "and", "5 apples", r"\angle", "1,000", "e", "i"]
+     "infty", r"\infty", r"\sin", r"\log", ".", r"\overline{3}", r"\mathbb{R}", ":", "and", "5 apples", r"\angle", "1,000", "e", "i",
+     r"\text{ million}", r"\text{x}", "ABC", r"\mathbb{Z}", "|x|", r"\text{minus }", r"\mp", "the answer is ", r"\color{red}", r"\{x\in\mathbb{Z}|", "km/h", "4th"]
 )  # fmt: skip
 MATHS_TEXT = st.lists(FRAGMENTS, max_size=25).map("".join)
 TEXTS = st.one_of(MATHS_TEXT, st.text(max_size=60))

@@ -19,8 +19,8 @@ from inference.scoring.maths.lexer import (
     tokens,
 )
 from inference.scoring.maths.limits import MAX_POSTFIX, LimitError, NotMathError
-from inference.scoring.maths.tree import MINUS_ONE, Tree, negated, number
-from inference.scoring.maths.units import DEGREES, PERCENT, canonical_unit
+from inference.scoring.maths.tree import MINUS_ONE, Tree, constant, negated, number, scaled
+from inference.scoring.maths.units import DEGREES, PERCENT, SCALES, canonical_unit, is_unit
 
 
 class Arithmetic(TokenStream):
@@ -84,9 +84,11 @@ class Arithmetic(TokenStream):
                 factors[-1] = ("add", (factors[-1], self.factor_fraction()))
             elif self.starts_factor():
                 factors.append(self.factor(implicit=True))
+            elif self.text_is_factor():
+                factors.append(self.power())
             else:
                 break
-        tree = factors[0] if len(factors) == 1 else ("mul", tuple(factors))
+        tree = factors[0] if len(factors) == 1 else scaled(tuple(factors))
         return self.with_units(tree)
 
     def mixed_fraction(self, before: Tree) -> bool:
@@ -109,8 +111,14 @@ class Arithmetic(TokenStream):
         top, _, bottom = self.power(), self.take(), self.power()
         return ("mul", (top, ("pow", bottom, MINUS_ONE)))
 
+    def text_is_factor(self) -> bool:
+        """Whether a text after a factor is an unknown or pi: 5\\text{x}, not 5\\text{m}."""
+        token = self.peek()
+        single = re.fullmatch("[A-Za-z]", token.value) and not is_unit(token.value)
+        return token.kind == "text" and bool(single or token.value.casefold() == "pi")
+
     def with_units(self, tree: Tree) -> Tree:
-        """Percent signs, degrees and unit words after a term."""
+        """Percent signs, degrees, words such as "million" and unit words after a term."""
         words = []
         while self.peek().kind == "text" and not self.separator():
             word = self.take().value
@@ -122,17 +130,20 @@ class Arithmetic(TokenStream):
         if not words:
             return tree
         text = " ".join(words)
+        while (scale := SCALES.get(text.partition(" ")[0].casefold().removesuffix("s"))) is not None:
+            tree, text = ("mul", (tree, constant(scale))), text.partition(" ")[2]
+        if not text:
+            return tree
         if text.casefold() in PERCENT:
             return ("pct", tree)
         if text.casefold() in DEGREES:
             return ("deg", tree)
-        if not canonical_unit(text) and re.search(
-            r"\b(?:if|for|when|where|is|are|not|no|if|only|all)\b|\d[-+*/=]", text
-        ):
+        if not is_unit(text):
             raise NotMathError(f"the words {text!r}")
-        if self.accept("/"):  # 5 m / s
-            unit = self.take()
-            text += "/" + unit.value
+        following = self.peek(1)
+        if self.peek().value == "/" and (following.kind == "text" or canonical_unit(f"{text}/{following.value}")):
+            self.at += 2  # 5 m / s
+            text += "/" + following.value
         return ("unit", tree, text)
 
     def group_text(self) -> str:
@@ -234,7 +245,7 @@ class Arithmetic(TokenStream):
             if self.at > 1 and token.value.casefold() in TEXT_SEPARATORS:
                 raise NotMathError("a separator where a value was expected")
             self.deeper()
-            inner = type(self)(tokens(token.value))
+            inner = type(self)(tokens(token.value, in_text=True))
             inner.depth = self.depth
             tree = inner.separated(())
             if inner.peek() is not END:

@@ -49,6 +49,10 @@ def equal(left: Tree, right: Tree, judge: Judge) -> bool:
             return not known and _same_sets(left[2], right[2], judge)
         if b == "named":
             return right[1] in ("", left[1]) and _same_sets(left[2], right[2], judge)
+        if b == "list" and any(item[0] == "named" for item in right[2]):  # x \\in {1, 2} and x = 1 or x = 2
+            names = {item[1] for item in right[2] if item[0] == "named"}
+            right = ("list", right[1], tuple(item[2] if item[0] == "named" else item for item in right[2]))
+            return len(names | {left[1]} - {""}) < 2 and equal(left[2], right, judge)
         return b != "relation" and _same_sets(left[2], right, judge)
     if a == "named":
         return _named(left, right, judge)
@@ -66,16 +70,16 @@ def equal(left: Tree, right: Tree, judge: Judge) -> bool:
     if {a, b} <= {"tuple", "square"}:
         # [a, b] and (a, b) are a closed and an open interval; of three and more members both are a vector.
         return (a == b or len(left[1]) != 2) and _in_order(left[1], right[1], judge)
+    if b == "matrix" and a == "square" and all(row[0] == "square" for row in left[1]):
+        return _same_rows(tuple(row[1] for row in left[1]), right[1], judge)
     if b == "matrix" and a in ("tuple", "square"):
         return _in_order(left[1], _vector(right), judge)
     if a in _SETLIKE | {"tuple", "square"} and b in _SETLIKE:
         return _same_sets(left, right, judge)
     if a == b == "matrix":
-        return len(left[1]) == len(right[1]) and all(
-            _in_order(x, y, judge) for x, y in zip(left[1], right[1], strict=True)
-        )
+        return _same_rows(left[1], right[1], judge)
     if a == b == "builder":
-        return left[1] == right[1] and _same_members(left[2], right[2], judge)
+        return left[1] == right[1] and left[3] == right[3] and _same_members(left[2], right[2], judge)
     return a in _SCALARS and b in _SCALARS and _scalars(left, right, judge)
 
 
@@ -123,6 +127,10 @@ def _names(items: tuple[Tree, ...]) -> list[str]:
 
 def _in_order(left: tuple[Tree, ...], right: tuple[Tree, ...], judge: Judge) -> bool:
     return len(left) == len(right) and all(equal(x, y, judge) for x, y in zip(left, right, strict=True))
+
+
+def _same_rows(left: tuple[Tree, ...], right: tuple[Tree, ...], judge: Judge) -> bool:
+    return len(left) == len(right) and all(_in_order(x, y, judge) for x, y in zip(left, right, strict=True))
 
 
 def _same_members(left: list[Tree] | tuple[Tree, ...], right: list[Tree] | tuple[Tree, ...], judge: Judge) -> bool:

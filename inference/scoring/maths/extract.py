@@ -1,8 +1,9 @@
 """Finding the final answer in a model's text.
 
 In order: the last balanced box (boxes joined by a comma, "and" or "or" are one answer), an `<answer>` element, the last
-line with "answer:", "answer is" or "####", a closing sentence ("Therefore ... is 7"), or a text that is nothing but one
-expression. Anything else is no answer: a number somewhere in the prose gets no credit.
+line with "answer:", "answer is" (no denial before it) or "####", or the one below the heading "Final Answer", a closing
+sentence ("Therefore ... is 7"), or a text that is nothing but one expression. Anything else is no answer: a number
+somewhere in the prose gets no credit.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from inference.scoring.maths.latex import is_maths
+from inference.scoring.maths.latex import is_maths, is_plain_quantity
 from inference.scoring.maths.limits import MAX_ANSWER_CHARS
 
 # \boxed, \fbox, \framebox, and the garbled \beginboxed that some models write.
@@ -26,12 +27,23 @@ _CHAT_TOKEN = re.compile(
 _THINK = re.compile(r"<(/?)(?:think|thinking)>", re.IGNORECASE)
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _ANSWER = re.compile(
+    r"^[ \t#*_]{0,12}final answer[ \t*_]{0,12}$|"
     r"(?:\banswer(?:\s+(?:to|for)\s[^.:=\n]{1,80}?)?)[*_\s]*(?:(?:is|are)\b|:|=|：)[*_\s]*(?::\s*)?|^[ \t]*####[ \t]*",
     re.IGNORECASE | re.MULTILINE,
 )
-_CLOSING = re.compile(
-    r"(?:so|thus|therefore|hence|consequently|finally|in conclusion|we conclude|it follows|this means)\b", re.IGNORECASE
+# "I do not think that the", "if the" before "answer is"
+_DENIED = re.compile(
+    r"(?:\b(?:not|never|cannot|doubt|if|whether|unless)|n['’]t)"
+    r"(?:\s+(?:really|think|believe|say|mean|claim|agree|follow|sure|certain|clear|know|true|the case|that|if|whether|conclude)\b){0,5}"
+    r"\s+(?:(?:the|that|this|my|our|its|your)\s+)?(?:(?:final|correct|right)\s+)?$",
+    re.IGNORECASE,
 )
+_MAX_DENIAL = 120  # characters before "answer is" that are looked at
+_CLOSING = re.compile(
+    r"(?:so|thus|therefore|hence|consequently|finally|in conclusion|we conclude|it follows|this means)\b[,:]?\s*",
+    re.IGNORECASE,
+)
+_AFTERTHOUGHT = re.compile(r",\s*(?:and\s+)?not\b.*", re.DOTALL)  # "42, not 43"
 _SENTENCE_END = re.compile(r"(?<=[^\d\s])[.!?](?=\s)|(?<=\d)[.!?](?=\s+[A-Z\\$*]|\s*$)|\n")
 _VERB = re.compile(r"(?:\b(?:is|are|equals|be|equal\s+to|becomes|gives)\b|≈|\\approx)[:\s]*", re.IGNORECASE)
 
@@ -108,12 +120,16 @@ def find_answer(text: str) -> Found:
         return Found(readings, "answer tag")
     marks = list(_ANSWER.finditer(visible))
     for mark in reversed(marks):
+        if _DENIED.search(visible[max(mark.start() - _MAX_DENIAL, 0) : mark.start()]):
+            continue
         line = visible[mark.end() :].lstrip().split("\n", 1)[0]
         if readings := _narrow(line):
             return Found(readings, "answer line")
     sentences = [part for part in _SENTENCE_END.split(visible) if part and part.strip(" *_$.")]
-    if sentences and _CLOSING.match(sentences[-1].strip(" *_")) and (readings := _narrow(sentences[-1])[1:]):
-        return Found(readings, "closing sentence")
+    if sentences and (closing := _CLOSING.match(last_sentence := sentences[-1].strip(" *_"))):
+        readings = _narrow(last_sentence[closing.end() :])
+        if readings := readings if readings and is_maths(readings[0]) else readings[1:]:
+            return Found(readings, "closing sentence")
     if _is_bare(visible):
         return Found((_trim(visible),), "whole text")
     return Found((), "none", "no_answer")
@@ -139,15 +155,25 @@ def _narrow(line: str) -> tuple[str, ...]:
     readings = [line]
     if _HEDGE.search(line):
         return (line,)  # "5 or 7" is one answer with two values; its last part alone gets no credit
-    if parts := [match.end() for match in _VERB.finditer(line)]:
-        readings.append(_trim(line[parts[-1] :]))
+    if shorter := _trim(_AFTERTHOUGHT.sub("", line)):
+        readings.append(shorter)
+    if parts := [match.end() for match in _VERB.finditer(readings[-1])]:
+        readings.append(_trim(readings[-1][parts[-1] :]))
     formulas = re.findall(r"\$([^$]+)\$", readings[-1])
     if len(formulas) == 1:
         readings.append(formulas[0].strip())
     tail = readings[-1].rpartition("=")
-    if tail[1] and tail[0][-1:] not in ("<", ">", "!") and not _SEVERAL.search(readings[-1]):
+    if tail[1] and tail[0][-1:] not in ("<", ">", "!") and not _SEVERAL.search(readings[-1]) and _may_be_asked(tail[0]):
         readings.append(_trim(tail[2].strip("$ ")))
     return tuple(dict.fromkeys(reading for reading in readings if reading))
+
+
+def _may_be_asked(left: str) -> bool:
+    """Whether what stands left of an equals sign may be what a question asks for: 256+37, m+n or words, but not x^2 or 2x."""
+    term = left.rpartition("=")[2].strip("$ ")
+    if not is_maths(term):  # words; their last one may be a formula
+        term = (term.split() or [""])[-1].strip("$")
+    return not is_maths(term) or is_plain_quantity(term)
 
 
 def _is_bare(text: str) -> bool:

@@ -8,7 +8,7 @@ from inference.scoring.maths.arithmetic import Arithmetic
 from inference.scoring.maths.lexer import ACCENTS, CLOSERS, END, GREEK, OPENERS, RELATIONS, Token, tokens
 from inference.scoring.maths.limits import MAX_ANSWER_CHARS, MAX_ITEMS, LimitError, NotMathError
 from inference.scoring.maths.normalise import normalise
-from inference.scoring.maths.tree import Tree
+from inference.scoring.maths.tree import MINUS_ONE, Tree, free_symbols, walk
 
 _MATRICES = {name + "matrix" for name in ("", "p", "b", "B", "small")} | {"array"}
 
@@ -34,6 +34,17 @@ def is_maths(answer: str) -> bool:
     except (NotMathError, LimitError, RecursionError):
         return False
     return len(answer) <= MAX_ANSWER_CHARS
+
+
+def is_plain_quantity(answer: str) -> bool:
+    """Whether an answer that the grammar reads is a number, or unknowns joined by +, -, products and fractions only."""
+    tree = parse(normalise(answer))
+    kinds = {node[0] for node in walk(tree)}
+    if not free_symbols(tree):
+        return not kinds & {"relation", "list"}
+    numbers = {abs(node[1]) for node in walk(tree) if node[0] == "num"}
+    powers = [node[2] for node in walk(tree) if node[0] == "pow"]
+    return kinds <= {"sym", "const", "add", "mul", "pow", "num"} and numbers <= {1} and set(powers) <= {MINUS_ONE}
 
 
 class Parser(Arithmetic):
@@ -98,7 +109,7 @@ class Parser(Arithmetic):
         if all(token.kind == "text" for token in words):
             return ""  # a description: no name to compare
         shape = "".join(
-            "T" if t.kind == "text" else "x" if t.kind == "letter" or t.value[1:] in GREEK else "n" if t.kind == "number"
+            "T" if t.kind == "text" else "x" * len(t.value) if t.kind == "letter" else "x" if t.value[1:] in GREEK else "n" if t.kind == "number"
             else "A" if t.value in ("\\angle", "\\triangle", "\\measuredangle") else "O" if t.value in ACCENTS else t.value
             for t in words
         )  # fmt: skip
@@ -118,6 +129,8 @@ class Parser(Arithmetic):
             # A run of small letters is a product (xy = 5), a run of capitals names a segment.
             if re.fullmatch("x{2,4}", shape) and not name.isupper():
                 return None
+            if words[0].value == "|" and not name.isupper():
+                return f"|{name}|"  # an absolute value; |AB| is the length of AB
             return "" if "T" in shape else name
         return None
 
@@ -191,13 +204,20 @@ class Parser(Arithmetic):
             if depth == 0 and value in ("|", "\\mid", "\\vert", ":") and i > self.at:
                 head = self.stream[self.at : i]
                 if not all(
-                    t.kind == "letter" or t.value in ("\\in", "\\mathbb", "{", "}", "(", ")", ",") for t in head
+                    t.kind == "letter" or t.value in ("\\in", "\\mathbb", "{", "}", "(", ")", ",", "^", "+")
+                    for t in head
                 ):
                     return None
                 self.at = i + 1
                 inner = self.separated(tuple(CLOSERS))
                 self.expect("\\}", "\\rbrace", "}")
-                return ("builder", head[0].value, inner[2] if inner[0] == "list" else (inner,))
+                names = "".join(t.value for t in head if t.value not in ("\\mathbb", "{", "}"))
+                return (
+                    "builder",
+                    head[0].value,
+                    inner[2] if inner[0] == "list" else (inner,),
+                    names.partition("\\in")[2],
+                )
         return None
 
     def separator_at(self, index: int) -> bool:

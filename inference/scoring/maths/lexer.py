@@ -28,6 +28,7 @@ OPENERS = {"(", "[", "{", "\\{", "\\lbrace", "|", "\\lvert", "\\lfloor", "\\lcei
 CLOSERS = {")", "]", "}", "\\}", "\\rbrace", "\\rangle", "\\rbrack"}
 _SEPARATORS = {",": ",", ";": ",", "\\land": "and", "\\lor": "or", "\\vee": "or", "\\wedge": "and"}
 TEXT_SEPARATORS = {"and": "and", "or": "or", ",": ",", ", and": "and", ", or": "or", "&": "and"}
+_NAME = re.compile("[A-Z]{3,}|[IVXL]{2,}")  # HTH, triangle ABC, IX: the order of the letters counts
 _TOKEN = re.compile(
     r"""(?P<space>\s+)
     |(?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4}(?![\d.A-Za-z]))?)
@@ -49,8 +50,11 @@ class Token(NamedTuple):
 END = Token("end", "", False)
 
 
-def tokens(source: str) -> list[Token]:
-    """The tokens of a normalised answer. NotMathError for characters that mathematics does not use."""
+def tokens(source: str, in_text: bool = False) -> list[Token]:
+    """The tokens of a normalised answer. NotMathError for characters that mathematics does not use.
+
+    In a text command letters side by side are a word ("red", "SE", "M4") and no product.
+    """
     result: list[Token] = []
     position, spaced = 0, False
     while position < len(source):
@@ -64,13 +68,18 @@ def tokens(source: str) -> list[Token]:
             continue
         if kind == "number" and len(value) > MAX_DIGITS:
             raise LimitError(f"a number of {len(value)} digits (limit {MAX_DIGITS})")
+        if in_text and kind == "number" and not spaced and result and result[-1].kind == "letter":
+            raise NotMathError(f"the word {result[-1].value + value!r}")
         if value == "\\text":
             content, position = _braced(source, position)
             result.append(Token("text", content, spaced))
         elif kind == "word" and [token.value for token in result[-2:]] in (["\\begin", "{"], ["\\end", "{"]):
             result.append(Token("letter", value, spaced))
         elif kind == "word":
-            result += _split_word(value, spaced, result)
+            parts = _split_word(value, spaced, result)
+            if in_text and len(parts) == len(value) > 1:
+                raise NotMathError(f"the word {value!r}")
+            result += parts
         else:
             result.append(Token(kind, value, spaced))
         spaced = False
@@ -91,7 +100,7 @@ def _braced(source: str, position: int) -> tuple[str, int]:
 
 
 def _split_word(word: str, spaced: bool, before: list[Token]) -> list[Token]:
-    """A run of letters: a known name, a unit or word, or a product of one-letter unknowns."""
+    """A run of letters: a known name, a unit or word, a name in capitals, or a product of one-letter unknowns."""
     lower = word.lower()
     if len(word) == 1:
         return [Token("letter", word, spaced)]
@@ -119,6 +128,8 @@ def _split_word(word: str, spaced: bool, before: list[Token]) -> list[Token]:
         if after_value and spaced and before[-1].kind == "number":
             return [Token("text", word, spaced)]
         raise NotMathError(f"the word {word!r}")
+    if _NAME.fullmatch(word):
+        return [Token("letter", word, spaced)]
     return [Token("letter", letter, spaced and i == 0) for i, letter in enumerate(word)]
 
 

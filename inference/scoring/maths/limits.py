@@ -6,6 +6,7 @@ MAX_ANSWER_CHARS = 2_000  # the longest gold answer of the benchmarks has under 
 MAX_DEPTH = 120  # open rules of the grammar, about three a bracket: real answers stay under 30, Python's stack ends near 1,000 frames
 MAX_POSTFIX = 8  # factorials, percent signs and powers after one atom
 MAX_ITEMS = 200  # members of a list, set or matrix: unordered matching compares every pair
+MAX_SIGNS = 5  # plus-or-minus signs of one expression: each doubles its values
 MAX_DIGITS = 1_000  # digits of one number literal: Python's int parser is quadratic in them
 MAX_EXACT_BITS = 20_000  # size of an exact power or factorial: 2^20000 is computed in microseconds
 MAX_EXACT_FACTORIAL = 400  # 400! fits in MAX_EXACT_BITS; larger factorials are compared in floating point

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from fractions import Fraction
 
 from inference.scoring.maths.exact import exact
+from inference.scoring.maths.limits import MAX_SIGNS, LimitError
 from inference.scoring.maths.tree import (
     INFINITY,
     MINUS_INFINITY,
@@ -40,15 +43,20 @@ def meaning(tree: Tree) -> Tree:
     if kind == "builder":
         items = tuple(meaning(item) for item in tree[2])
         if len(items) == 1 and items[0][0] == "solutions":
-            return items[0][2]
-        return ("builder", tree[1], items)
+            # Over the integers, {x | x > 2} is another set than the interval.
+            return items[0][2] if tree[3] in ("", "R") else ("builder", "", (items[0][2],), tree[3])
+        return ("builder", tree[1], items, tree[3])
     if kind == "relation":
         return _relation(tree)
-    if any(node[0] in ("pm", "mp") for node in walk(tree)) and not any(
-        node[0] in ("relation", "matrix") for node in walk(tree)
-    ):
-        return ("list", "or", (_signs(tree, 1), _signs(tree, -1)))
-    return tree
+    kinds = [node[0] for node in walk(tree)]
+    count = kinds.count("pm")
+    if not (count or "mp" in kinds) or "relation" in kinds or "matrix" in kinds:
+        return tree
+    if "mp" in kinds or count == 1:  # minus-or-plus says that the signs go together
+        return ("list", "or", tuple(_signs(tree, itertools.repeat(sign)) for sign in (1, -1)))
+    if count > MAX_SIGNS:
+        raise LimitError(f"more than {MAX_SIGNS} signs that are plus or minus")
+    return ("list", "or", tuple(_signs(tree, iter(signs)) for signs in itertools.product((1, -1), repeat=count)))
 
 
 def _spread(items: list[Tree]) -> tuple[Tree, ...]:
@@ -59,12 +67,13 @@ def _spread(items: list[Tree]) -> tuple[Tree, ...]:
     return tuple(flat)
 
 
-def _signs(tree: Tree, sign: int) -> Tree:
-    """The tree with every plus-or-minus read as `sign`, every minus-or-plus as the opposite."""
+def _signs(tree: Tree, signs: Iterator[int]) -> Tree:
+    """The tree with each plus-or-minus read as the next of `signs`, each minus-or-plus as its opposite."""
     if tree and tree[0] in ("pm", "mp") and len(tree) == 2:
-        inner = _signs(tree[1], sign)
-        return inner if (sign > 0) == (tree[0] == "pm") else negated(inner)
-    return tuple(_signs(part, sign) if isinstance(part, tuple) else part for part in tree)
+        positive = (next(signs) > 0) == (tree[0] == "pm")
+        inner = _signs(tree[1], signs)
+        return inner if positive else negated(inner)
+    return tuple(_signs(part, signs) if isinstance(part, tuple) else part for part in tree)
 
 
 def _relation(tree: Tree) -> Tree:
@@ -77,7 +86,7 @@ def _relation(tree: Tree) -> Tree:
     if operators == ("!=",):
         for label, other in ((labels[0], terms[1]), (labels[1], terms[0])):
             if label is not None and not free_symbols(other):
-                return ("solutions", label, ("without", _REALS, ("set", (other,))))
+                return ("solutions", label, ("without", _REALS, ("set", _spread([meaning(other)]))))
         return tree
     if kinds <= {"<", "<="}:
         return _inequality(tree)
@@ -111,6 +120,8 @@ def _inequality(tree: Tree) -> Tree:
     closed = [operator == "<=" for operator in operators]
     fixed = [not free_symbols(term) for term in terms]
     if len(terms) == 2:
+        if (split := _even(terms, fixed, operators[0])) is not None:
+            return split
         if labels[0] is not None and fixed[1]:
             return ("solutions", labels[0], ("interval", MINUS_INFINITY, terms[1], False, closed[0]))
         if labels[1] is not None and fixed[0]:
@@ -136,6 +147,33 @@ def _inequality(tree: Tree) -> Tree:
             low, high, flags = high, low, flags[::-1]
         return ("solutions", name, ("interval", constant(low), constant(high), *flags))
     return tree
+
+
+def _even(terms: tuple[Tree, ...], fixed: list[bool], operator: str) -> Tree | None:
+    """|u| < c and u^2 < c as -b < u < b, the turned ones as u < -b or u > b; None for any other inequality."""
+    if fixed[0] == fixed[1]:
+        return None
+    body, limit = terms if fixed[1] else terms[::-1]
+    bound = exact(limit)
+    if bound is None or bound <= 0:
+        return None
+    if body[:2] == ("call", "abs"):
+        inner, end = body[2][0], limit
+    elif body[0] == "pow" and body[2] == constant(2):
+        inner, end = body[1], ("call", "root", (limit, constant(2)))
+    else:
+        return None
+    label = inner[1] if inner[0] == "sym" else None
+    if fixed[1]:
+        solved = _inequality(("relation", (operator,) * 2, (negated(end), inner, end), (None, label, None)))
+        return solved if solved[0] == "solutions" else None
+    sides = [
+        _inequality(("relation", (operator,), (inner, negated(end)), (label, None))),
+        _inequality(("relation", (operator,), (end, inner), (None, label))),
+    ]
+    if any(side[0] != "solutions" for side in sides):
+        return None
+    return ("solutions", sides[0][1], ("union", (sides[0][2], sides[1][2])))
 
 
 def _linear(tree: Tree) -> tuple[str, Fraction, Fraction] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 _CHARACTERS = {
@@ -53,10 +54,14 @@ _RULES: list[tuple[re.Pattern[str], str]] = [
         (r"\\[dt]binom(?![A-Za-z])", r"\\binom"),
         (r"\\(?:left|right|[bB]igg?[lrm]?)(?![A-Za-z])\s*\.?", ""),
         (r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|mathstrut|strut|hfill)(?![A-Za-z])", " "),
+        (r"\\(?:tiny|scriptsize|footnotesize|small|normalsize|large|Large|LARGE|huge|Huge)(?![A-Za-z])", " "),
+        (r"\\(?:text)?color\s*\{[^{}]*\}", " "),
         (r"\\(?:f?boxed|fbox)(?=\s*\{)", ""),
         (r"\\(?:text(?:bf|it|rm|normal|sf|tt|sc|up)|mbox|hbox|emph|mathrm|mathbf|mathit|mathsf|boldsymbol|bm|operatorname\*?)(?![A-Za-z])\s*", r"\\text"),
         (r"\\text\s*\{\s*(e|i|d|" + "|".join(_FUNCTIONS) + r")\s*\}", r" \1 "),
         (r"\\text\s*\{\s*\}", " "),
+        (r"(?<=\d)\s*(?:\^\s*\{\s*\\text\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}|\^\s*\{\s*th\s*\}|\^?\s*\\text\s*\{\s*(?:st|nd|rd|th)\s*\})", " "),
+        (r"\\text\s*\{\s*(?:minus|negative)\s*\}|\b(?:minus|negative)\s+(?=[\d.])", "-"),
         (r"(?<=[\di}])\s*(?:\\[,;:> ]|~)\s*([msgLNJWVh](?:\s*\^\s*\{?[23]\}?)?)\s*$", r"\\text{ \1}"),  # 576\pi\;m^2
         (r"(?<!\\)\\(?:[,;:> !/]|q?quad(?![A-Za-z])|thinspace(?![A-Za-z])|enspace(?![A-Za-z]))|~|(?<!\\)\\\s", " "),
         (r"\\(?:leq|leqslant|lt?e)(?![A-Za-z])", r"\\le "),
@@ -71,6 +76,7 @@ _RULES: list[tuple[re.Pattern[str], str]] = [
 ]  # fmt: skip
 
 
+@functools.lru_cache(maxsize=64)  # one comparison asks for the same two texts several times
 def normalise(text: str) -> str:
     """One plain form of an answer. Idempotent: the rules run until nothing changes (each one shortens or settles)."""
     while True:
@@ -97,5 +103,6 @@ def compact(text: str) -> str:
 def plain_text(text: str) -> str:
     """An answer in words: no text commands, no case, no punctuation at the ends."""
     text = re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", normalise(text))
-    text = re.sub(r"[\s\\{}]+", " ", text).strip(" .,;:!?\"'()").casefold()
+    marks = " .,;:?\"'()" + ("!" if re.search(r"[^\W\d_]", text) else "")  # 5! is not 5
+    text = re.sub(r"[\s\\{}]+", " ", text).strip(marks).casefold()
     return re.sub(r"^(?:the|a|an) ", "", text)

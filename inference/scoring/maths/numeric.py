@@ -110,6 +110,9 @@ def _call(name: str, values: list[Any], mp: Any) -> Any:
     if name in _ANGLE_FUNCTIONS or name in ("sinh", "cosh", "exp"):
         if abs(x) > (MAX_ANGLE if name in _ANGLE_FUNCTIONS else MAX_LOG2) or abs(mp.im(x)) > MAX_LOG2:
             raise LimitError(f"an argument of {name} that is too large")
+        below = {"tan": mp.cos, "sec": mp.cos, "cot": mp.sin, "csc": mp.sin}.get(name)
+        if below and abs(below(x)) < mp.mpf(10) ** (5 - mp.dps):  # a pole, if for rounding
+            raise UndefinedError
         if name in ("cot", "sec", "csc") and abs(x) < mp.mpf(10) ** -mp.dps:
             return 1 / mp.cos(x) if name == "sec" else 1 / x
         return getattr(mp, name)(x)
@@ -139,6 +142,7 @@ def same_value(left: Tree, right: Tree, mp: Any) -> bool:
     Each point is computed twice, at DIGITS and at MORE_DIGITS digits: the rounding noise of two equal values shrinks with
     the digits, a true difference stays however small it is. Where an `i` occurs, complex values count as well.
     """
+    left, right = _without_common_terms(left, right)
     names = sorted(free_symbols(left) | free_symbols(right))
     complex_ok = any(node == ("const", "i") for tree in (left, right) for node in walk(tree))
     if not names:
@@ -147,6 +151,16 @@ def same_value(left: Tree, right: Tree, mp: Any) -> bool:
     return _holds_at_points(
         names, mp, lambda env: (evaluate(left, env, mp, complex_ok), evaluate(right, env, mp, complex_ok))
     )
+
+
+def _without_common_terms(left: Tree, right: Tree) -> tuple[Tree, Tree]:
+    """Two sums without the terms of both: beside a term of more digits than are computed, no other one would be seen."""
+    rest = [list(tree[1]) if tree[0] == "add" else [tree] for tree in (left, right)]
+    for term in list(rest[0]):
+        if term in rest[1]:
+            rest[0].remove(term)
+            rest[1].remove(term)
+    return tuple(("add", tuple(terms)) if terms else ("num", Fraction(0), None) for terms in rest)
 
 
 def _holds_at_points(names: list[str], mp: Any, sides: Callable[[dict[str, Fraction]], tuple[Any, Any]]) -> bool:

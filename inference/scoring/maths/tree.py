@@ -7,7 +7,7 @@ Trees of values:
     ("pm", a)  ("mp", a)             plus-or-minus, minus-or-plus
     ("pct", a)  ("deg", a)  ("unit", a, text)  ("base", digits, base)
 Trees of answers:
-    ("list", "," | "or" | "and", items)  ("tuple", items)  ("square", items)  ("set", items)  ("builder", name, items)
+    ("list", "," | "or" | "and", items)  ("tuple", items)  ("square", items)  ("set", items)  ("builder", name, items, domain)
     ("interval", low, high, low_closed, high_closed)  ("union", items)  ("without", a, b)  ("space", letter)
     ("relation", operators, terms, labels)  ("matrix", rows)  ("ratio", items)
 Added by `meaning`:
@@ -54,7 +54,17 @@ def negated(tree: Tree) -> Tree:
         return (tree[0], negated(tree[1]))
     if tree[0] == "unit":
         return ("unit", negated(tree[1]), tree[2])
-    return ("mul", (MINUS_ONE, tree))
+    return scaled((MINUS_ONE, tree))
+
+
+def scaled(factors: tuple[Tree, ...]) -> Tree:
+    """The product of several factors; one matrix among them takes the others into its entries."""
+    matrices = [i for i, factor in enumerate(factors) if factor[0] == "matrix"]
+    if len(matrices) != 1:
+        return ("mul", factors)
+    at = matrices[0]
+    others = factors[:at] + factors[at + 1 :]
+    return ("matrix", tuple(tuple(("mul", (*others, entry)) for entry in row) for row in factors[at][1]))
 
 
 def constant(value: Fraction | int) -> Tree:
