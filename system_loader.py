@@ -42,9 +42,10 @@ def load_mas_system(
     link_dtype: str | torch.dtype | None = None,
     revision: str | Mapping[str, str] | None = None,
     cache_dir: str | Path | None = None,
+    links: bool = True,
     resolved: Resolved | None = None,
 ) -> MultiAgentSystem:
-    """Load every model and link of a style.
+    """Load every model and link of a style; with `links=False` models alone, for the methods "text" and "single".
 
     `style`: a name of `list_styles()`, a YAML file, or a loaded `Style`. `task` (math, code, choice, reasoning) or
     `dataset` (such as math500) chooses the set of released links. `ckpt_override`: {role or "outer": directory or hub id}.
@@ -68,6 +69,8 @@ def load_mas_system(
             revisions=revision,
             cache_dir=cache_dir,
             weights=False,
+            inner=links,
+            outer=links,
             trust_remote_code=trust_remote_code,
         )
     devices = place_roles(resolved.style, chosen, device_map)
@@ -76,7 +79,9 @@ def load_mas_system(
     agents = load_agents(resolved, inner_links, devices, dtype, trust_remote_code, offload)
     # A link works where its source has thought.
     outer = {
-        link.key: outer_links[link.key].to(devices[link.source]).requires_grad_(False) for link in resolved.style.links
+        link.key: outer_links[link.key].to(devices[link.source]).requires_grad_(False)
+        for link in resolved.style.links
+        if link.key in outer_links
     }
     return MultiAgentSystem(resolved.style, agents, outer, task=task, offload=offload)
 
@@ -121,6 +126,8 @@ def load_agents(
             # A model that is to be off-loaded starts in CPU memory, in the dtype of the device it will work on.
             models[key] = load_model(files.model_dir, dtype, device, trust_remote_code, resident=not offload)
         tokenizer = load_tokenizer(files.model_dir, trust_remote_code)
-        link = inner_links[role.name].to(device).eval().requires_grad_(False)
+        link = inner_links.get(role.name)
+        if link is not None:
+            link = link.to(device).eval().requires_grad_(False)
         agents[role.name] = Agent(role, models[key], tokenizer, link, device)
     return agents

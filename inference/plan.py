@@ -200,6 +200,7 @@ def make_job(flags: Mapping[str, Any], *, dry_run: bool = False) -> Job:
     sampling = Sampling(**{name: value[name] for name in Sampling.__dataclass_fields__})
     device = pick_device(value["device"])
     dtype = pick_dtype(value["dtype"], device)
+    latent = any(condition.method == "latent" for condition in conditions)  # text alone needs no links
     resolved = None
     try:
         resolved = resolve(
@@ -209,6 +210,8 @@ def make_job(flags: Mapping[str, Any], *, dry_run: bool = False) -> Job:
             revisions=_revisions(flags["revision"]),
             download=not dry_run,
             weights=False,
+            inner=latent,
+            outer=latent,
             trust_remote_code=value["trust_remote_code"],
         )
         read_links(resolved, trust_remote_code=value["trust_remote_code"])  # a bad link is told before a download

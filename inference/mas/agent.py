@@ -110,10 +110,18 @@ class Session:
 
 
 class Agent:
-    """A role's frozen model with the means to think and to speak; see the module's docstring."""
+    """A role's frozen model with the means to think and to speak; see the module's docstring.
+
+    Without an inner link (None) it can speak alone.
+    """
 
     def __init__(
-        self, role: Role, model: Any, tokenizer: Any, inner_link: InnerLink, device: torch.device | str | None = None
+        self,
+        role: Role,
+        model: Any,
+        tokenizer: Any,
+        inner_link: InnerLink | None,
+        device: torch.device | str | None = None,
     ) -> None:
         self.role = role
         self.name = role.name
@@ -124,7 +132,7 @@ class Agent:
         self.embedding: nn.Module = model.get_input_embeddings()
         self.decoder = _decoder(model)
         self.eos_ids = _eos_ids(model, tokenizer)
-        if inner_link.source_width != self.width:
+        if inner_link is not None and inner_link.source_width != self.width:
             raise InputError(
                 f"role {role.name}: its inner link has width {inner_link.source_width}, its model {self.width}"
             )

@@ -71,7 +71,8 @@ class _Agents(dict[str, Agent]):
 class MultiAgentSystem:
     """Agents, outer links and the graph that joins them.
 
-    With `offload`, only the agent at work sits on its device; the others wait in CPU memory.
+    With `offload`, only the agent at work sits on its device; the others wait in CPU memory. Agents that all lack an inner
+    link make a system of models alone, without outer links, for the methods "text" and "single".
     """
 
     def __init__(
@@ -88,7 +89,8 @@ class MultiAgentSystem:
         self.task = task
         self.offload = offload
         self._resident: nn.Module | None = None
-        for link in style.links:
+        self.linked = any(agent.inner_link is not None for agent in agents.values())
+        for link in style.links if self.linked else ():
             if link.key not in self.outer_links:
                 raise InputError(
                     f"style {style.name}: no outer link {link.key}; found {', '.join(self.outer_links) or 'none'}"
@@ -166,6 +168,8 @@ class MultiAgentSystem:
         answer goes on from it in its own context.
         """
         _check(method, control, rounds, latent_steps, num_rollouts)
+        if method == "latent" and not self.linked:
+            raise InputError("--method latent: the system was loaded without links; it can answer by text and single")
         if not questions:
             return []
         run = _Run(

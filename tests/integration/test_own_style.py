@@ -54,6 +54,13 @@ def test_a_style_without_outer_links_is_told_so(tmp_path):
     assert list(tmp_path.iterdir()) == [style]
 
 
+def test_a_graph_can_be_tried_in_text_before_links_are_trained(tmp_path):
+    style = tmp_path / "ring.yaml"
+    shutil.copy(RING, style)
+    methods = evaluate(style, "--compare", "text,single", "--output_dir", tmp_path / "run")["methods"]
+    assert methods["text"]["accuracy"] >= 0.75 and methods["single"]["accuracy"] <= 0.25, methods
+
+
 def test_training_writes_a_link_for_every_edge(own):
     assert {path.stem for path in (own.parent / "outer").glob("*.pt")} >= LINKS
 

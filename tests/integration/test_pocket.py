@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from inference.mas.errors import InputError
 from inference.mas.styles import load_style
 from system_loader import load_mas_system
 from tests.conftest import ROOT
@@ -99,6 +100,14 @@ def test_the_readmes_notebook_lines():
     )
     answers = mas.answer(["start with 54. apply zuri then gami."], rounds=1, latent_steps=16)
     assert "\\boxed{" in answers[0].rollouts[0].text and answers[0].latent_steps == 32
+
+
+def test_without_links_a_system_speaks_and_cannot_think():
+    mas = load_mas_system(style="pocket_sequential", device="cpu", links=False)
+    (answer,) = mas.answer(["start with 54. apply zuri then gami."], rounds=1, method="text")
+    assert "\\boxed{" in answer.rollouts[0].text and answer.latent_steps == 0 and not mas.outer_links
+    with pytest.raises(InputError, match="loaded without links"):
+        mas.answer(["start with 54. apply zuri then gami."], rounds=1, latent_steps=4)
 
 
 def test_assets_stay_small():
