@@ -103,6 +103,8 @@ def _read_hub(name: str, split: str, config: str | None) -> list[Row]:
         raise
     except Exception as err:  # the library raises a dozen unrelated kinds for "not there", "no such split", "offline"
         said = " ".join(str(err).split())[:200]
+        if "client has been closed" in said:  # the client's second attempt, after the network failed the first
+            said = "the hub cannot be reached"
         raise InputError(
             f"--dataset_name {name} (split {split}): cannot be loaded ({type(err).__name__}: {said}); "
             "expected a hub id or a local .json/.jsonl file"
