@@ -214,6 +214,7 @@ def _record(
         "latent_steps": answer.latent_steps,
         "generated_tokens": answer.generated_tokens,
         **({"tool_tokens": answer.tool_tokens} if plan.tools else {}),
+        "tokens": answer.tokens,
         "seconds": {stage: round(seconds, 6) for stage, seconds in answer.seconds.items()},
     }
 

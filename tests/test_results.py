@@ -28,6 +28,7 @@ def record(condition: Condition, index: int, correct: bool) -> dict:
         "sample_id": f"s{index}", "method": condition.method, "control": condition.control, "rounds": condition.rounds,
         "latent_length": condition.latent_length, "rollouts": [{"correct": correct, "status": "ok"}],
         "prompt_tokens": 10, "latent_steps": 4, "generated_tokens": 2, "seconds": {"solver.speak": 0.25},
+        "tokens": {"planner.think": {"prompt_tokens": 8, "latent_steps": 4}, "solver.speak": {"prompt_tokens": 2, "generated_tokens": 2}},
     }  # fmt: skip
 
 
@@ -284,6 +285,10 @@ def test_summary_files(tmp_path):
     }.items() <= summary.items()  # fmt: skip
     assert summary["data"]["sha256"] == "cd" and summary["settings"]["batch_size"] == 2
     assert summary["methods"]["latent"]["seconds_by_stage"] == {"solver.speak": 1.0}
+    assert summary["methods"]["latent"]["tokens_by_stage"] == {
+        "planner.think": {"prompt_tokens": 32, "latent_steps": 16},
+        "solver.speak": {"prompt_tokens": 8, "generated_tokens": 8},
+    }
     assert "unfinished" not in summary and "With 4 questions, no difference can be shown" in table
     text = (tmp_path / "run" / "summary.md").read_text()
     assert text.startswith("# tiny on toy\n") and "## Accuracy by subject" in text and "a \\| b" in text

@@ -12,8 +12,8 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -30,6 +30,7 @@ from inference.mas.styles import CONTROLS, METHODS, Link, Style
 from inference.mas.tools import ToolUse
 from inference.mas.writing import Suffix
 
+COUNTS = ("prompt_tokens", "latent_steps", "generated_tokens", "tool_tokens")
 Message = list[Any]  # one entry a sample: vectors [m, D] (latent method) or a text (text method)
 Stage = Callable[[str, int, dict[str, Message], bool], Any]
 Send = Callable[[Link, int, Any], Message]
@@ -42,7 +43,8 @@ class Answer:
 
     `prompt_tokens` counts positions that were put in (text, message vectors, suffixes of answers without their form),
     `latent_steps` latent steps, `generated_tokens` written tokens, those of text messages and of every rollout among
-    them, and `tool_tokens` tokens of tool results that were read. `seconds` are this question's share of its batch by stage.
+    them, and `tool_tokens` tokens of tool results that were read. `tokens` are the same counts by stage ("planner.think"), and
+    `seconds` this question's share of its batch by stage.
     """
 
     question_id: str
@@ -52,6 +54,7 @@ class Answer:
     generated_tokens: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     tool_tokens: int = 0
+    tokens: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 class _Agents(dict[str, Agent]):
@@ -229,10 +232,7 @@ class _Run:
     donor_mail: dict[tuple[str, int], Message] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.prompt_tokens = [0] * len(self.questions)
-        self.latents = [0] * len(self.questions)
-        self.generated = [0] * len(self.questions)
-        self.tool_tokens = [0] * len(self.questions)
+        self.tokens: list[dict[str, Counter[str]]] = [defaultdict(Counter) for _ in self.questions]
         self.seconds: dict[str, float] = defaultdict(float)
 
     def answers(self) -> list[Answer]:
@@ -241,18 +241,25 @@ class _Run:
         else:
             generations = self.system.exchange(self.rounds, self.stage, self.send)
         share = {stage: seconds / len(self.questions) for stage, seconds in self.seconds.items()}
-        return [
-            Answer(
-                question.id,
-                rollouts,
-                self.prompt_tokens[i],
-                self.latents[i],
-                self.generated[i],
-                dict(share),
-                self.tool_tokens[i],
+        found = []
+        for question, rollouts, tokens in zip(self.questions, generations, self.tokens, strict=True):
+            by_stage = {stage: {name: n for name, n in counts.items() if n} for stage, counts in tokens.items()}
+            total = sum(tokens.values(), Counter())
+            found.append(
+                Answer(
+                    question.id,
+                    rollouts,
+                    **{name: total[name] for name in COUNTS},
+                    seconds=dict(share),
+                    tokens=by_stage,
+                )
             )
-            for i, (question, rollouts) in enumerate(zip(self.questions, generations, strict=True))
-        ]
+        return found
+
+    def count(self, stage: str, name: str, numbers: Iterable[int]) -> None:
+        """Add a number for each question to a stage's count `name`."""
+        for tokens, number in zip(self.tokens, numbers, strict=True):
+            tokens[stage][name] += int(number)
 
     def donated(self, donors: list[Question]) -> dict[tuple[str, int], Message]:
         """Every message of the donors' own, undisturbed run, by (link, round). Its cost is not the questions'."""
@@ -277,9 +284,11 @@ class _Run:
         if self.method == "text":
             return [written[0].text for written in self.speak(role, round_index, inbox, 1)]
         agent, batch = self.prepare(role, round_index, inbox)
-        with self.timed(role, "think", agent):
+        stage = f"{role}.think"
+        self.count(stage, "prompt_tokens", batch.prompt_tokens)
+        with self.timed(stage, agent):
             thoughts = agent.think(batch, self.latent_steps)
-        self.latents = [count + self.latent_steps for count in self.latents]
+        self.count(stage, "latent_steps", [self.latent_steps] * len(thoughts))
         return list(thoughts)
 
     def speak(
@@ -293,7 +302,9 @@ class _Run:
         suffixes = None
         if last and self.needs_suffix:
             suffixes = [partial(self.needs_suffix, question) for question in self.questions]
-        with self.timed(role, "speak", agent):
+        stage = f"{role}.speak"
+        self.count(stage, "prompt_tokens", batch.prompt_tokens)
+        with self.timed(stage, agent):
             generations = agent.speak(
                 batch,
                 self.sampling,
@@ -302,10 +313,9 @@ class _Run:
                 suffixes=suffixes,
                 names=[q.id or str(index) for index, q in enumerate(self.questions)],
             )
-        for index, row in enumerate(generations):
-            self.generated[index] += sum(len(written.tokens) for written in row)
-            self.tool_tokens[index] += sum(written.tool_tokens for written in row)
-            self.prompt_tokens[index] += sum(written.suffix_tokens for written in row)
+        self.count(stage, "generated_tokens", (sum(len(written.tokens) for written in row) for row in generations))
+        self.count(stage, "tool_tokens", (sum(written.tool_tokens for written in row) for row in generations))
+        self.count(stage, "prompt_tokens", (sum(written.suffix_tokens for written in row) for row in generations))
         return generations
 
     def is_last(self, role: str, round_index: int) -> bool:
@@ -333,9 +343,7 @@ class _Run:
             )
             system = system_text(style, role, question, tools)
             prompts.append(chat_ids(agent.tokenizer, system, parts, enable_thinking=self.enable_thinking))
-        batch = agent.embed(prompts, {} if self.method == "text" else inbox)
-        self.prompt_tokens = [count + new for count, new in zip(self.prompt_tokens, batch.prompt_tokens, strict=True)]
-        return agent, batch
+        return agent, agent.embed(prompts, {} if self.method == "text" else inbox)
 
     def send(self, link: Link, round_index: int, result: Any) -> Message:
         if self.method == "text":
@@ -359,8 +367,8 @@ class _Run:
         drawn = torch.randn(message.shape, generator=torch.Generator().manual_seed(seed)).to(message)
         return drawn * (message.norm(dim=-1, keepdim=True) / drawn.norm(dim=-1, keepdim=True))
 
-    def timed(self, role: str, what: str, agent: Agent) -> _Timer:
-        return _Timer(self.seconds, f"{role}.{what}", agent.device)
+    def timed(self, stage: str, agent: Agent) -> _Timer:
+        return _Timer(self.seconds, stage, agent.device)
 
 
 class _Timer:

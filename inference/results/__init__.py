@@ -33,6 +33,7 @@ A rerun into the folder continues; another fingerprint is refused with the field
     pass_at_k_correct          whether any rollout is correct
     prompt_tokens, latent_steps, generated_tokens    over all agents, rounds and rollouts of the sample;
                                tool_tokens too, where the speaker has tools
+    tokens                     {stage: {prompt_tokens, latent_steps, generated_tokens, tool_tokens}, those above 0}
     seconds                    {stage: share of the batch's time}
 
 Status: ok; no_answer; truncated (no answer, and the text stopped at --max_new_tokens); error (the scorer failed,

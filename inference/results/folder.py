@@ -25,7 +25,7 @@ Record = dict[str, Any]
 # run does not grow with the length of its answers.
 _KEPT = (
     "correct", "pass_at_k_correct", "groups", "prompt_tokens", "latent_steps", "generated_tokens", "tool_tokens",
-    "seconds",
+    "seconds", "tokens",
 )  # fmt: skip
 _KEPT_OF_ROLLOUT = (
     "correct", "status", "reference_correct", "em", "f1", "official_em", "official_f1", "retry",

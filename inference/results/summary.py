@@ -116,13 +116,17 @@ def _smallest_difference(table: Table) -> dict[str, Any]:
 
 def _cost(records: Sequence[Record]) -> dict[str, Any]:
     stages: Counter[str] = Counter()
+    tokens: dict[str, Counter[str]] = {}
     for record in records:
         stages.update(record["seconds"])
+        for stage, counts in (record.get("tokens") or {}).items():
+            tokens.setdefault(stage, Counter()).update(counts)
     total = {name: sum(record[name] for record in records) for name in COSTS if name in records[0]}
     total["seconds"] = sum(stages.values())
     return {
         **{name: round(value, 3) for name, value in total.items()},
         "seconds_by_stage": {stage: round(value, 3) for stage, value in stages.items()},
+        "tokens_by_stage": {stage: dict(counts) for stage, counts in tokens.items()},
         "per_sample": {name: round(value / len(records), 4) for name, value in total.items()},
     }
 

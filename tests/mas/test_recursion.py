@@ -132,6 +132,14 @@ def test_costs_are_counted(system):
     assert sum(answer.prompt_tokens for answer in answers) == sum(prefilled.values())
     assert [a.generated_tokens for a in answers] == [sum(len(r.tokens) for r in a.rollouts) for a in answers]
     assert set(answers[0].seconds) == {"planner.think", "critic.think", "solver.think", "solver.speak"}
+    for a in answers:
+        assert set(a.tokens) == set(a.seconds)
+        assert a.tokens["planner.think"]["latent_steps"] == 8 and "latent_steps" not in a.tokens["solver.speak"]
+        for name in ("prompt_tokens", "latent_steps", "generated_tokens", "tool_tokens"):
+            assert sum(counts.get(name, 0) for counts in a.tokens.values()) == getattr(a, name)
+    for role, positions in prefilled.items():
+        stages = (counts for a in answers for stage, counts in a.tokens.items() if stage.startswith(role))
+        assert sum(counts["prompt_tokens"] for counts in stages) == positions
     text = system.answer(QUESTIONS, rounds=1, method="text", sampling=GREEDY)
     assert all(a.latent_steps == 0 and a.generated_tokens > len(a.rollouts[0].tokens) for a in text)
 
