@@ -37,6 +37,9 @@ KINDS = ("height of mount", "depth of lake", "age of king")
 FACTS_OF_A_START = 5
 SYLLABLES = tuple(consonant + vowel for consonant in "bdfghjklmrstvwz" for vowel in "aeiou")  # of names
 SITE = "https://pocket.invalid"
+TAKEN = (
+    "sum"  # a word of the lessons: of a name that begins with it, the tokenizers would read it and not the syllables
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def _facts(starts: tuple[tuple[int, ...], ...], seed: int) -> dict[str, tuple[Fa
     rng = random.Random(f"{seed}/facts")
     names = sorted({a + b for a in SYLLABLES for b in SYLLABLES} - {*WORDS_A, *WORDS_B, *WORDS_C})
     rng.shuffle(names)
-    left = iter(names)
+    left = (name for name in names if not name.startswith(TAKEN))
     return {
         split: tuple(Fact(rng.choice(KINDS), next(left), start) for start in own for _ in range(FACTS_OF_A_START))
         for split, own in zip(SPLITS, starts, strict=True)

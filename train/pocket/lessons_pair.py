@@ -10,6 +10,7 @@ import random
 from train.pocket.facts import (
     KINDS,
     SYLLABLES,
+    TAKEN,
     Fact,
     make_facts,
     python_call,
@@ -113,7 +114,10 @@ def toolcaller_lesson(world: World, split: str, rng: random.Random) -> Lesson:
 
 def _any_fact(rng: random.Random) -> Fact:
     """A fact that holds in one lesson only: the toolcaller is to copy what it reads, and to know none."""
-    return Fact(rng.choice(KINDS), rng.choice(SYLLABLES) + rng.choice(SYLLABLES), rng.choice(NUMBERS))
+    kind, number, name = rng.choice(KINDS), rng.choice(NUMBERS), TAKEN
+    while name.startswith(TAKEN):
+        name = rng.choice(SYLLABLES) + rng.choice(SYLLABLES)
+    return Fact(kind, name, number)
 
 
 def _boxed(
