@@ -49,8 +49,16 @@ def _list(path: Path, text: str) -> Iterator[tuple[str, Any]]:
 
 
 def _parse(text: str, where: str) -> Any:
+    def refuse(name: str) -> Any:
+        raise DataError(f"{where}: {name} is not JSON; expected a number or a text")
+
     try:
-        return json.loads(text)
+        value = json.loads(text, parse_constant=refuse)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no text that a model can read
+        return value
+    except UnicodeEncodeError as err:
+        raise DataError(f"{where}: {ascii(err.object[err.start])} is half of a surrogate pair; mend the text") from err
     except json.JSONDecodeError as err:
         place = where if ", line " in where else f"{where}, line {err.lineno}"
         raise DataError(f"{place}: broken JSON ({err.msg} at column {err.colno}); mend or remove it") from err

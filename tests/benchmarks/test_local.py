@@ -58,6 +58,8 @@ def test_choice_of_samples(tmp_path):
     "text, told",
     [
         ('{"question": "a", "answer": "1"}\n{"question": "b", "answer": \n', r"rows\.jsonl, line 2: broken JSON"),
+        ('{"question": "a \\ud800 b", "answer": "1"}\n', r"rows\.jsonl, line 1: '.ud800' is half of a surrogate pair"),
+        ('{"question": "a", "answer": NaN}\n', r"rows\.jsonl, line 1: NaN is not JSON"),
         ('{"question": "a", "answer": "1"}\n\n{"question": "b"}\n', r"rows\.jsonl, line 3: no 'answer'"),
         ('{"question": "a", "answer": ""}\n', r"line 1: 'answer' is \"\"; expected a non-empty text"),
         ('{"question": "a", "answer": null}\n', r"line 1: 'answer' is null"),
