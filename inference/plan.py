@@ -236,7 +236,12 @@ def _tools(style: Style, dataset: str, flags: Mapping[str, Any], value: Mapping[
         search = search_settings(
             flags["tavily_keys_file"], flags["tavily_sentinel_file"], flags["search_replay"], max_search_calls=limit
         )
-    return ToolSettings(declared, value["max_tool_rounds"], value["python_timeout"], value["result_max_chars"], search)
+    try:
+        return ToolSettings(
+            declared, value["max_tool_rounds"], value["python_timeout"], value["result_max_chars"], search
+        )
+    except DataError as err:
+        raise InputError(f"{style.path}: roles.{style.speaker}.tools: {err}") from err
 
 
 def _check_search(tools: ToolSettings, dataset: str, value: Mapping[str, Any]) -> None:

@@ -336,7 +336,10 @@ class Loop:
         if self.settings.resume and newest is not None:
             self._restore(newest)
         if self.main:
-            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as err:
+                raise InputError(f"--save_dir {folder}: cannot be made ({err.strerror}); give another place") from err
             _trim_metrics(folder / METRICS_FILE, self.done)
             _drop_unfinished(folder)
         self.accelerator.wait_for_everyone()

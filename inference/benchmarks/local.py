@@ -58,7 +58,7 @@ def _parse(text: str, where: str) -> Any:
             json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no text that a model can read
         return value
     except UnicodeEncodeError as err:
-        raise DataError(f"{where}: {ascii(err.object[err.start])} is half of a surrogate pair; mend the text") from err
+        raise DataError(f"{where}: {err.object[err.start]!a} is half of a surrogate pair; mend the text") from err
     except json.JSONDecodeError as err:
         place = where if ", line " in where else f"{where}, line {err.lineno}"
         raise DataError(f"{place}: broken JSON ({err.msg} at column {err.colno}); mend or remove it") from err

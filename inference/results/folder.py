@@ -184,8 +184,11 @@ class RunFolder:
 
     def open(self) -> None:
         """Make the folder, write its manifest, take the lock on the records and cut off an unfinished line."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (self.folder, self.path.parent):
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as err:
+                raise DataError(f"--output_dir {folder}: cannot be made ({err.strerror}); give another place") from err
         if not (self.folder / MANIFEST).is_file():
             write_json(self.folder / MANIFEST, self.manifest)
         self._file = self.path.open("a+b")

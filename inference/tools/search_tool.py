@@ -173,7 +173,10 @@ def check_search(settings: SearchSettings, needed_by: str) -> None:
             f"(one key a line), set {KEY_VARIABLE}, or give --search_replay FILE (the search cache of an earlier run)"
         )
     if settings.replay_file is not None:
-        JsonlCache(settings.replay_file, read_only=True)
+        if not len(JsonlCache(settings.replay_file, read_only=True)):
+            raise DataError(
+                f"--search_replay {settings.replay_file}: holds no recorded search; expected the search cache of an earlier run"
+            )
         return
     JsonlCache(settings.cache_file)
     if settings.sentinel_file is not None:

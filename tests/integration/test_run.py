@@ -259,6 +259,7 @@ def test_refusals_end_with_one_sentence_and_write_nothing(tiny, unbroken):
     new = tiny / "new"
     for arguments, sentence in [
         ((*base(tiny), "--latent_length", "-1", "--output_dir", new), "--latent_length: '-1'"),
+        ((*base(tiny), "--num_samples", 1, "--output_dir", tiny / "tiny.yaml" / "x"), "x: cannot be made"),
         (("--style", tiny / "tiny.yaml", "--dataset", broken, "--output_dir", new), f"{broken}, line 2: broken JSON"),
         ((*base(tiny), "--ckpt_override", f"outer={tiny / 'nan'}", "--output_dir", new), "outer_23.pt"),
         ((*base(tiny), *SAMPLED, "--seed", 43, "--output_dir", unbroken[0]), "settings.seed is 42 there and 43 here"),

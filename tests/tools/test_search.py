@@ -382,6 +382,10 @@ def test_other_bad_settings(tmp_path):
         search_settings(environ={URL_VARIABLE: "tavily.com"})
     with pytest.raises(DataError, match=r"gone\.jsonl: no such file"):
         check_search(search_settings(replay_file=tmp_path / "gone.jsonl", environ={}), "style deliberation")
+    for content in (b"", b"\xff\xfe"):
+        (tmp_path / "empty.jsonl").write_bytes(content)
+        with pytest.raises(DataError, match=r"empty\.jsonl: holds no recorded search"):
+            check_search(search_settings(replay_file=tmp_path / "empty.jsonl", environ={}), "style deliberation")
     (tmp_path / "broken.jsonl").write_text("nonsense\n")
     for how in ({"replay_file": tmp_path / "broken.jsonl"}, {"cache_file": tmp_path / "broken.jsonl"}):
         with pytest.raises(DataError, match=r"broken\.jsonl, line 1: not a cache entry"):

@@ -231,3 +231,9 @@ def test_clipping_bounds_the_step():
     )
     loop.run()
     assert seen["norm"].item() == pytest.approx(0.01, rel=1e-3) and loop.grad_norm > 0.01
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="--save_dir .*cannot be made"):
+        run(Toy(), save_dir=tmp_path / "file" / "links", **HOW)
