@@ -105,10 +105,10 @@ class Setting:
 
 def recommended(style: str, dataset: str) -> dict[str, Any]:
     """What the table says for a style and a benchmark; {} where it says nothing."""
-    if dataset in _POCKET:
+    if dataset in _POCKET or style.startswith("pocket_"):
         # Small greedy models with short answers: sampling would only add noise to what the pocket system shows.
         return {
-            "num_recursive_rounds": (_POCKET[dataset],),
+            "num_recursive_rounds": (_POCKET.get(dataset, 1),),
             "latent_length": (16,),  # what the links were trained with
             "batch_size": 50,
             "do_sample": False,

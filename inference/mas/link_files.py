@@ -128,10 +128,15 @@ def _manifest_entries(manifest: Mapping[str, Any], path: Path, link_set: str) ->
 def _entry_of(link: Link, entries: Sequence[Mapping[str, Any]], style: Style, path: Path) -> Mapping[str, Any]:
     """The entry of a link: by `legacy_key`, or by the labels of its roles where there is no key."""
     ends = (style.role(link.source).label.lower(), style.role(link.target).label.lower())
+    found = []
     for entry in entries:
         labels = (str(entry.get("source_role", "")).lower(), str(entry.get("target_role", "")).lower())
         if entry.get("legacy_key") == link.key or ("legacy_key" not in entry and labels == ends):
-            return entry
+            found.append(entry)
+    if len(found) > 1:
+        raise InputError(f"{path}: {len(found)} entries for outer link {link.key}; expected one")
+    if found:
+        return found[0]
     have = ", ".join(str(entry.get("legacy_key") or entry.get("filename")) for entry in entries)
     raise InputError(f"{path}: no entry for outer link {link.key} ({' to '.join(ends)}); it has {have or 'none'}")
 

@@ -406,6 +406,10 @@ class _Reader:
         flag = spec.get("flag", f"agent{index}")
         if not NAME.fullmatch(flag):
             raise self.fail(f"{where}.flag", f"{flag!r}: expected letters, digits and underscores")
+        targets = spec.get("targets", [])
+        for place, column in enumerate(targets):
+            if not isinstance(column, str) or not column:
+                raise self.fail(f"{where}.targets[{place}]", f"{column!r}: expected a column's name")
         return Role(
             name=name,
             label=spec.get("label", name.capitalize()),
@@ -416,7 +420,7 @@ class _Reader:
             system=spec.get("system", system).strip(),
             first=first,
             later={**first, **self.prompts(spec.get("later", {}), f"{where}.later")},
-            targets=tuple(str(column) for column in spec.get("targets", [])),
+            targets=tuple(targets),
             tools=self.names(spec.get("tools", []), f"{where}.tools", TOOL_NAME),
         )
 

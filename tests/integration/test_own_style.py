@@ -84,6 +84,7 @@ def test_trained_links_join_the_evaluation(own, tmp_path):
         ("run", "feedback: <<SCOUT>>", "feedback:", "roles.planner.first.math: slot <<SCOUT>> must stand exactly once"),
         ("run", "feedback: <<ANSWER>>\\n", "", "roles.scout.later.math: slot <<ANSWER>> must stand exactly once"),
         ("train", "speaker: solver\n", "", "speaker: missing; the style needs it"),
+        ("train", "targets: [refined_plan]", "targets: [3]", "roles.critic.targets[0]: 3: expected a column's name"),
         ("run", "  solver:\n", "  solver:\n    tools: [shell]\n", "roles.solver.tools: tool 'shell': unknown"),
         ("train", "slot: SCOUT}", "slot: ANSWER}", "roles.planner: two links fill the same slot"),
         ("run", "refine the plan.\"}", "refine the plan.}", "not valid YAML"),

@@ -302,6 +302,14 @@ def _key_missing(places):
     edit(places["outer"] / "outerlink_config.json", lambda value: value["tasks"]["math"]["adapters"].pop(2))
 
 
+def _key_twice(places):
+    def again(value):
+        adapters = value["tasks"]["math"]["adapters"]
+        adapters.append(dict(adapters[0]))
+
+    edit(places["outer"] / "outerlink_config.json", again)
+
+
 def _file_missing(places):
     (places["outer"] / "Critic-Solver-Outerlink(math).pt").unlink()
 
@@ -362,6 +370,7 @@ def _no_tokenizer(places):
         (_outer_absolute, "outerlink_config.json", "leaves its folder"),
         (_task_missing, "outerlink_config.json", "no links for task 'math'; tasks has code"),
         (_key_missing, "outerlink_config.json", "no entry for outer link outer_31"),
+        (_key_twice, "outerlink_config.json", "2 entries for outer link outer_12"),
         (_file_missing, "Outerlinks", "Critic-Solver-Outerlink(math).pt"),
         (_wrong_type, "adapter(math).pt", "the manifest says adapter"),
         (_wrong_dim, "Critic-Solver-Outerlink(math).pt", "out_dim 1536, but the weights have 48"),

@@ -235,5 +235,5 @@ def test_clipping_bounds_the_step():
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="--save_dir .*cannot be made"):
+    with pytest.raises(InputError, match=r"--save_dir .*cannot be made"):
         run(Toy(), save_dir=tmp_path / "file" / "links", **HOW)

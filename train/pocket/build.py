@@ -25,6 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[0] = str(ROOT)
 
+from inference.mas.errors import InputError, exit_on_input_error
 from inference.mas.styles import load_style
 from train.pocket.facts import call_rows, search_rows, write_recorded
 from train.pocket.world import benchmark_rows, loop_rows, make_world, pocket_rows, triple_rows, write_jsonl
@@ -98,12 +99,26 @@ def run(command: list[str], threads: int) -> None:
     """Run a program of the project from its root; its output passes through."""
     print("$ " + " ".join(command), flush=True)
     env = {**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
-    subprocess.run([sys.executable, *command], cwd=ROOT, env=env, check=True)
+    code = subprocess.run([sys.executable, *command], cwd=ROOT, env=env, check=False).returncode
+    if code:
+        raise InputError(f"{' '.join(command[:5])} ...: ended with exit code {code}; what it printed says why")
 
 
 def run_two_at_a_time(commands: list[list[str]]) -> None:
     with ThreadPoolExecutor(2) as workers:
         list(workers.map(lambda command: run(command, 1), commands))
+
+
+def check_models(systems: list[System], out: Path, built: bool) -> None:
+    """`InputError` for a model that is needed and neither there nor (with `built`) about to be made."""
+    ours = {name for system in systems for name in system.models} if built else set()
+    for system in systems:
+        for role in load_style(system.style).roles:
+            name = Path(role.model).name
+            if name not in ours and not (out / name / "config.json").is_file():
+                raise InputError(
+                    f"--out {out}: no model {name}, which {system.style} needs; copy assets/pocket there, or build it, too"
+                )
 
 
 def write_rows(out: Path, dataset_dir: Path) -> None:
@@ -196,6 +211,8 @@ def main() -> None:
     # The files that training writes name their sources: inside the repository, by paths that travel with it.
     os.chdir(ROOT)
     out = out.relative_to(ROOT) if out.is_relative_to(ROOT) else out
+    chosen = [SYSTEMS[args.only]] if args.only else list(SYSTEMS.values())
+    check_models(chosen, out, built=not args.links_only)
     times = {}
 
     def timed(name: str, step, *given) -> None:
@@ -204,7 +221,7 @@ def main() -> None:
         times[name] = time.perf_counter() - started
 
     timed("rows", write_rows, out, dataset_dir)
-    for system in [SYSTEMS[args.only]] if args.only else SYSTEMS.values():
+    for system in chosen:
         work = out / "work" / system.style
         if not args.links_only:
             timed(f"{system.style}: models", build_models, system, out)
@@ -218,4 +235,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    exit_on_input_error(main)
