@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from inference.benchmarks.base import Benchmark, Sample
 from inference.evaluation import Plan, make_conditions, make_records
 from inference.mas.decoding import Sampling
 from inference.mas.prompts import Question
+from inference.mas.recursion import Answer
 from inference.mas.tools import ToolUse
 from inference.mas.writing import Suffix
 from inference.scoring import maths
@@ -175,14 +175,7 @@ def test_records_hold_both_grades_and_never_grade_a_result():
     form = AnswerForm([sample])
     box = Tools(python=lambda body: "\\boxed{7}")
     rows = speak(model, find=lambda text: form(Question("?", id="m"), text), tools=ToolUse(box))
-    answer = SimpleNamespace(
-        rollouts=[row[0] for row in rows],
-        prompt_tokens=1,
-        latent_steps=0,
-        generated_tokens=1,
-        tool_tokens=2,
-        seconds={},
-    )
+    answer = Answer("m", [row[0] for row in rows], prompt_tokens=1, generated_tokens=1, tool_tokens=2)
     data = Benchmark("own", "test", "own", None, (sample,), (sample,), grader)
     (condition,) = make_conditions(["latent"], [1], [2])
     plan = Plan("s", "chain", data, (condition,), GREEDY, 3, 0, False, ans=True, tools=object())
