@@ -52,7 +52,7 @@ _ANCHOR = re.compile(
     rf"\b(?:answer(?:\s+{_NOUN})?|(?:correct|right|best|final|chosen|selected)\s+{_NOUN})\b"
     r"(?:\s+(?:to|for)\s[^.:=\n]{1,80}?)?"
     r"(?:\s*\((?![A-Za-z]\))[^()\n]{1,60}\))?"
-    rf"(?:[\"'”]?\s*(?P<verb>{_IS})|\s+(?-i:(?=[(\[]?[A-Z][)\]]?(?:[\s.,;:!?]|$))))"
+    rf"(?:[\"'”]?\s*(?P<verb>{_IS})(?:\s*:)?|\s+(?-i:(?=[(\[]?[A-Z][)\]]?(?:[\s.,;:!?]|$))))"
     r"|^(?:the\s+)?(?:(?:final|correct|best|my)\s+)?answer[ \t]*$"
     rf"|^{_NOUN}[ \t]*[:=]|<answer>|答案[应该]*[是为选]?",
     re.IGNORECASE | re.MULTILINE,

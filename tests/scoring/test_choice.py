@@ -151,6 +151,8 @@ def test_hostile_texts_end(text: str) -> None:
         ("The answer is not A but rather (C).", "C"),
         ("The answer is not A.", None),
         ("Answer → B", "B"),
+        ("The correct answer is:\n\nC) Mitral valve prolapse\n\nThis is because of the click.", "C"),
+        ("The correct answer is:\n\n**C. Mitral valve prolapse**\n\n**Explanation:** a click.", "C"),
         ("Answer: \u200bB", "B"),
     ],
 )
